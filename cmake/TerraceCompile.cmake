@@ -1,0 +1,27 @@
+# One place for what every target is compiled with.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+add_library(terrace_compile INTERFACE)
+# -ffp-contract=off: a fused multiply-add stands only where it is written, so that every target agrees.
+target_compile_options(terrace_compile INTERFACE -Wall -Wextra -Wshadow -Werror -ffp-contract=off)
+target_include_directories(terrace_compile INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+if(TERRACE_SANITIZE STREQUAL "address")
+  target_compile_options(terrace_compile INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -UNDEBUG)
+  target_link_options(terrace_compile INTERFACE -fsanitize=address,undefined)
+elseif(TERRACE_SANITIZE STREQUAL "thread")
+  target_compile_options(terrace_compile INTERFACE -fsanitize=thread -UNDEBUG -Wno-tsan)
+  target_compile_definitions(terrace_compile INTERFACE TERRACE_TSAN=1)
+  target_link_options(terrace_compile INTERFACE -fsanitize=thread)
+elseif(NOT TERRACE_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "TERRACE_SANITIZE is '${TERRACE_SANITIZE}'; wanted empty, address or thread")
+endif()
