@@ -1,0 +1,36 @@
+// Who runs the compute operations of a step program: the in-house model, or an embedding host.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/plan/program.h"
+
+namespace terrace {
+
+// One forward, recompute or backward of one unit and one contribution. operand[role] points at that operand on the
+// device (null when the operation has none); sizes are those of the UnitShape. `params` is the unit's flat parameter in
+// param dtype, `grads` its flat gradient in grad dtype (padding included: the executor writes zeros there),
+// `shared_grad` is fp32.
+struct ComputeCall {
+  OpKind kind = OpKind::forward;
+  std::uint32_t unit = 0;
+  std::uint32_t contribution = 0;
+  std::array<std::byte*, kRoles> operand{};
+
+  template <typename T>
+  T* at(Role role) const {
+    return reinterpret_cast<T*>(operand[static_cast<std::size_t>(role)]);
+  }
+};
+
+// Thread contract: run() is called from one thread at a time (the compute lane), in program order.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual void run(const ComputeCall& call) = 0;
+};
+
+}  // namespace terrace
