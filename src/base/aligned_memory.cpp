@@ -15,7 +15,8 @@ namespace terrace {
 AlignedMemory::AlignedMemory(std::size_t bytes, const std::string& what) : bytes_(round_up(bytes, 4096)) {
   if (bytes_ == 0) return;
   const std::size_t wanted = round_up(bytes_, kHugePageBytes) + kHugePageBytes;
-  void* raw = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw =
+      ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) {
     fail(ErrorCode::does_not_fit, "cannot map {} of memory for {}: {}", format_bytes(bytes_), what,
          std::strerror(errno));
@@ -34,7 +35,9 @@ AlignedMemory::~AlignedMemory() {
   if (data_ != nullptr) ::munmap(data_, round_up(bytes_, kHugePageBytes));
 }
 
-AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept { *this = std::move(other); }
+AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept {
+  *this = std::move(other);
+}
 
 AlignedMemory& AlignedMemory::operator=(AlignedMemory&& other) noexcept {
   std::swap(data_, other.data_);

@@ -9,8 +9,8 @@ namespace terrace {
 
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
-// A zeroed region of at least `bytes`, aligned to 2 MiB, released in the destructor. Move-only. Thread contract:
-// the object belongs to one thread; the bytes are shared as their user likes.
+// A zeroed region of at least `bytes`, aligned to 2 MiB, released in the destructor. Move-only. Thread
+// contract: the object belongs to one thread; the bytes are shared as their user likes.
 class AlignedMemory {
  public:
   AlignedMemory() = default;
@@ -29,8 +29,8 @@ class AlignedMemory {
   bool huge() const { return huge_; }      // the kernel accepted the huge-page advice
   bool locked() const { return locked_; }  // page-locked by lock()
 
-  // Touches every page, then page-locks the region where the limit allows it; returns false (and stays usable)
-  // where not. Cost: the kernel zeroes the whole region.
+  // Touches every page, then page-locks the region where the limit allows it; returns false (and stays
+  // usable) where not. Cost: the kernel zeroes the whole region.
   bool lock();
 
  private:

@@ -10,13 +10,18 @@ namespace terrace {
 
 enum class DType : std::uint8_t { f32, bf16, f16 };
 
-constexpr std::size_t dtype_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+constexpr std::size_t dtype_bytes(DType dtype) {
+  return dtype == DType::f32 ? 4 : 2;
+}
 
 constexpr std::string_view dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "fp32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "fp16";
+    case DType::f32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "fp16";
   }
   return "?";
 }
@@ -31,7 +36,9 @@ static_assert(sizeof(bf16) == 2);
 constexpr float to_float(bf16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
-constexpr float to_float(float value) { return value; }
+constexpr float to_float(float value) {
+  return value;
+}
 
 constexpr bf16 to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

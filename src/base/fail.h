@@ -1,4 +1,5 @@
-// fail(code, "format {}", ...): throw terrace::Error with a formatted message. check(...) is for our own bugs.
+// fail(code, "format {}", ...): throw terrace::Error with a formatted message. check(...) is for our own
+// bugs.
 #pragma once
 
 #include <spdlog/fmt/fmt.h>

@@ -27,6 +27,8 @@ Hash128 hash128(const void* data, std::size_t bytes, std::uint64_t seed) {
   return {hash.low64, hash.high64};
 }
 
-std::string to_hex(const Hash128& hash) { return fmt::format("{:016x}{:016x}", hash.high, hash.low); }
+std::string to_hex(const Hash128& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+}
 
 }  // namespace terrace

@@ -20,8 +20,12 @@ struct Hash128 {
 
 std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0);
 Hash128 hash128(const void* data, std::size_t bytes, std::uint64_t seed = 0);
-inline std::uint64_t hash64(std::string_view text) { return hash64(text.data(), text.size()); }
-inline Hash128 hash128(std::string_view text) { return hash128(text.data(), text.size()); }
+inline std::uint64_t hash64(std::string_view text) {
+  return hash64(text.data(), text.size());
+}
+inline Hash128 hash128(std::string_view text) {
+  return hash128(text.data(), text.size());
+}
 std::string to_hex(const Hash128& hash);  // 32 digits, high half first
 
 }  // namespace terrace

@@ -7,7 +7,8 @@
 
 namespace terrace {
 
-// The logger named "terrace" (to standard error until a program registers its own under that name). Thread-safe.
+// The logger named "terrace" (to standard error until a program registers its own under that name).
+// Thread-safe.
 std::shared_ptr<spdlog::logger> logger();
 
 }  // namespace terrace

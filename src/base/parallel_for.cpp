@@ -12,6 +12,7 @@
 #include <vector>
 
 #ifndef TERRACE_TSAN
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #endif
@@ -29,7 +30,9 @@ int usable_cores() {
 std::atomic<int> requested_threads{0};
 
 // Round to nearest even, no flush to zero, no denormals-are-zero, exceptions masked.
-void set_float_mode() { _mm_setcsr(0x1F80); }
+void set_float_mode() {
+  _mm_setcsr(0x1F80);
+}
 
 // The first exception of any piece; rethrown by the caller once all pieces are done.
 class FirstError {
@@ -47,8 +50,8 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-void run_pieces(std::atomic<std::size_t>& next, std::size_t count, const std::function<void(std::size_t)>& body,
-                FirstError& error) {
+void run_pieces(std::atomic<std::size_t>& next, std::size_t count,
+                const std::function<void(std::size_t)>& body, FirstError& error) {
   set_float_mode();
   for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
     try {
@@ -61,7 +64,9 @@ void run_pieces(std::atomic<std::size_t>& next, std::size_t count, const std::fu
 
 }  // namespace
 
-void set_parallel_threads(int threads) { requested_threads.store(std::max(0, threads)); }
+void set_parallel_threads(int threads) {
+  requested_threads.store(std::max(0, threads));
+}
 
 int parallel_threads() {
   const int threads = requested_threads.load();
@@ -88,18 +93,28 @@ void parallel_for(std::size_t count, const std::function<void(std::size_t)>& bod
     // One arena a width, shared by all callers: two lanes that compute at once share the cores instead of
     // doubling the threads.
     static std::mutex mutex;
-    static std::vector<std::unique_ptr<tbb::task_arena>> arenas;
+    static std::vector<std::unique_ptr<tbb::task_arena> > arenas;
     tbb::task_arena* arena = nullptr;
     {
       const std::lock_guard lock(mutex);
       const auto width = static_cast<std::size_t>(parallel_threads());
       if (arenas.size() <= width) arenas.resize(width + 1);
-      if (!arenas[width]) arenas[width] = std::make_unique<tbb::task_arena>(static_cast<int>(width));
+      if (!arenas[width]) {
+        // More threads than cores are allowed when asked for; without this oneTBB limits them and prints a
+        // warning.
+        static std::unique_ptr<tbb::global_control> limit;
+        if (width >= arenas.size() - 1) {
+          limit =
+              std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism, width + 1);
+        }
+        arenas[width] = std::make_unique<tbb::task_arena>(static_cast<int>(width));
+      }
       arena = arenas[width].get();
     }
     arena->execute([&] {
-      tbb::parallel_for(std::size_t{0}, workers, [&](std::size_t) { run_pieces(next, count, body, error); },
-                        tbb::simple_partitioner{});
+      tbb::parallel_for(
+          std::size_t{0}, workers, [&](std::size_t) { run_pieces(next, count, body, error); },
+          tbb::simple_partitioner{});
     });
 #endif
   }

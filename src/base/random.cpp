@@ -6,7 +6,8 @@
 
 namespace terrace {
 
-std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter[2];
@@ -18,11 +19,13 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
   return counter;
 }
 
-std::uint64_t random_bits(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t element, std::uint64_t step) {
+std::uint64_t random_bits(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t element,
+                          std::uint64_t step) {
   const std::uint64_t stream[3] = {seed, name_hash, step};
   const std::uint64_t key = hash64(stream, sizeof(stream));
-  const auto out = philox4x32({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32), 0, 0},
-                              {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+  const auto out =
+      philox4x32({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32), 0, 0},
+                 {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
   return (std::uint64_t{out[1]} << 32) | out[0];
 }
 

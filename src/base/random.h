@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value depends only on (seed, stream, element, step), never on the order or the
-// place in which values are drawn. Philox 4x32-10 (Salmon et al., SC'11).
+// Counter-based random numbers: a value depends only on (seed, stream, element, step), never on the order or
+// the place in which values are drawn. Philox 4x32-10 (Salmon et al., SC'11).
 #pragma once
 
 #include <array>
@@ -8,10 +8,12 @@
 
 namespace terrace {
 
-std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key);
 
 // 64 random bits for `element` of the stream named by (seed, name, step). For loops, hash the name once.
-std::uint64_t random_bits(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t element, std::uint64_t step);
+std::uint64_t random_bits(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t element,
+                          std::uint64_t step);
 
 // A standard normal value, the same bits on every machine (inverse of the distribution function by rational
 // approximation, relative error below 1.2e-9; P. J. Acklam's coefficients).

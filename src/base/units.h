@@ -15,8 +15,12 @@ inline constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 // The canonical granule of sums: shard and chunk borders are multiples of it.
 inline constexpr std::uint64_t kBlockNumel = 4096;
 
-constexpr std::uint64_t div_up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t multiple) { return div_up(a, multiple) * multiple; }
+constexpr std::uint64_t div_up(std::uint64_t a, std::uint64_t b) {
+  return (a + b - 1) / b;
+}
+constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t multiple) {
+  return div_up(a, multiple) * multiple;
+}
 
 // "1.50 GiB", "512 MiB", "17 B".
 std::string format_bytes(std::uint64_t bytes);

@@ -72,7 +72,8 @@ TEST(Random, NormalHasTheRightMomentsAndTails) {
   EXPECT_NEAR(squares / n, 1, 0.01);
   EXPECT_NEAR(inverse_normal(0.975), 1.959963984540054, 1e-8);
   EXPECT_NEAR(inverse_normal(1e-10), -6.361340902404056, 1e-7);
-  for (double x : {1e-300, 0.3, 0.7071, 1.0, 2.5, 1e10}) EXPECT_NEAR(portable_log(x), std::log(x), 1e-13 * 700);
+  for (double x : {1e-300, 0.3, 0.7071, 1.0, 2.5, 1e10})
+    EXPECT_NEAR(portable_log(x), std::log(x), 1e-13 * 700);
 }
 
 TEST(ParallelFor, VisitsEachOnceAndRethrows) {
@@ -83,7 +84,10 @@ TEST(ParallelFor, VisitsEachOnceAndRethrows) {
       parallel_for(n, [&](std::size_t i) { ++seen[i]; });
       for (auto& s : seen) EXPECT_EQ(s.load(), 1);
     }
-    EXPECT_THROW(parallel_for(10, [](std::size_t i) { if (i == 3) throw std::runtime_error("three"); }),
+    EXPECT_THROW(parallel_for(10,
+                              [](std::size_t i) {
+                                if (i == 3) throw std::runtime_error("three");
+                              }),
                  std::runtime_error);
   }
   set_parallel_threads(0);
