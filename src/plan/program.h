@@ -11,43 +11,62 @@ namespace terrace {
 enum class Tier : std::uint8_t { device, host, nvme };
 inline constexpr int kTiers = 3;
 
-// A resource that runs operations in list order. All lanes but nvme also complete in list order; nvme issues in
-// order and completes out of order, so two nvme operations are ordered only by their waits.
+// A resource that runs operations in list order. All lanes but nvme also complete in list order; nvme issues
+// in order and completes out of order, so two nvme operations are ordered only by their waits.
 enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer };
 inline constexpr int kLanes = 6;
 
 enum class OpKind : std::uint8_t {
-  read_state, write_state,            // nvme: the store's extent of a chunk
-  read_param, write_param,            // nvme: scratch
-  read_gradient, write_gradient,      // nvme: scratch
-  read_activation, write_activation,  // nvme: scratch
-  copy_to_device,                     // h2d: into a device slot, from a host slot or another device slot
-  copy_to_host,                       // d2h
-  all_gather, reduce_scatter,         // collective
-  forward, backward, recompute,       // compute, run by the executor
-  fold,                               // adds one contribution of a chunk to its sum (compute lane on the device tier, else optimizer)
-  grad_stats,                         // the verdict
-  update,                             // optimizer, predicated
-  commit                              // nvme: makes all that was written the store's new cut
+  read_state,
+  write_state,  // nvme: the store's extent of a chunk
+  read_param,
+  write_param,  // nvme: scratch
+  read_gradient,
+  write_gradient,  // nvme: scratch
+  read_activation,
+  write_activation,  // nvme: scratch
+  copy_to_device,    // h2d: into a device slot, from a host slot or another device slot
+  copy_to_host,      // d2h
+  all_gather,
+  reduce_scatter,  // collective
+  forward,
+  backward,
+  recompute,  // compute, run by the executor
+  fold,       // adds one contribution of a chunk to its sum (compute lane on the device tier, else optimizer)
+  grad_stats,   // the verdict
+  update,       // optimizer, predicated
+  cast_param,   // optimizer: 16-bit parameters from the master, when a run starts
+  visit_state,  // optimizer: shows a chunk's state to a visitor (hash, export)
+  commit        // nvme: makes all that was written the store's new cut
 };
 
 enum class Item : std::uint8_t {
-  piece,             // a unit's flat parameter, whole, on the device
-  param_chunk,       // 16-bit parameters of a chunk: its home, or a staging copy
-  contribution,      // a unit's flat gradient of one micro-batch on the device
-  grad_chunk,        // one contribution's slice of a chunk (grad dtype), on its way to the fold
-  grad_sum,          // the sum of a chunk's contributions: its home or a staging copy (fp32; grad dtype when C = 1)
-  state_chunk,       // all streams of a chunk and the extent's trailer: its home, or a staging copy
-  activation,        // output of a unit
-  activation_grad,   // gradient of a unit's output
-  saved,             // what forward saves for backward
+  piece,         // a unit's flat parameter, whole, on the device
+  param_chunk,   // 16-bit parameters of a chunk: its home, or a staging copy
+  contribution,  // a unit's flat gradient of one micro-batch on the device
+  grad_chunk,    // one contribution's slice of a chunk (grad dtype), on its way to the fold
+  grad_sum,  // the sum of a chunk's contributions: its home or a staging copy (fp32; grad dtype when C = 1)
+  state_chunk,      // all streams of a chunk and the extent's trailer: its home, or a staging copy
+  activation,       // output of a unit
+  activation_grad,  // gradient of a unit's output
+  saved,            // what forward saves for backward
   workspace,
-  shared_grad        // fp32 gradient of a tied use
+  shared_grad  // fp32 gradient of a tied use
 };
 
 // Which operand of a compute operation an access is.
 enum class Role : std::uint8_t {
-  none, params, shared_params, input, output, saved, output_grad, input_grad, grads, shared_grad, workspace
+  none,
+  params,
+  shared_params,
+  input,
+  output,
+  saved,
+  output_grad,
+  input_grad,
+  grads,
+  shared_grad,
+  workspace
 };
 inline constexpr int kRoles = 11;
 
@@ -55,9 +74,10 @@ using OpId = std::uint32_t;
 using SlotId = std::uint32_t;
 inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-// A byte range of a tier's arena, given to one piece of data for an interval of the list: from the first operation that
-// accesses it to the last. Ranges of slots whose intervals are disjoint may overlap. `resident` slots hold their data
-// before the first and after the last operation: nothing else may overlap them.
+// A byte range of a tier's arena, given to one piece of data for an interval of the list: from the first
+// operation that accesses it to the last. Ranges of slots whose intervals are disjoint may overlap.
+// `resident` slots hold their data before the first and after the last operation: nothing else may overlap
+// them.
 struct Slot {
   Tier tier = Tier::device;
   Item item = Item::workspace;
@@ -65,7 +85,8 @@ struct Slot {
   std::uint32_t unit = kNone;
   std::uint32_t chunk = kNone;
   std::uint32_t micro_batch = kNone;
-  std::uint64_t offset_bytes = 0;  // device, host: in the arena; nvme: in a virtual space, one range an extent
+  std::uint64_t offset_bytes =
+      0;  // device, host: in the arena; nvme: in a virtual space, one range an extent
   std::uint64_t bytes = 0;
 };
 
@@ -79,34 +100,47 @@ struct Access {
   std::uint64_t bytes = 0;
 };
 
+// Order of accesses: what moves data reads accesses[0] and writes accesses[1]; the nvme side is left out
+// where there is no store. fold: [0] the contribution (read), [1] the sum (written by k = 0, updated after);
+// a lone access is a sum that arrived in place (C = 1). update: [0] state (update), [1] sum (read), [2]
+// parameters out (write). cast_param: [0] state (read), [1] parameters out (write). visit_state: [0] state
+// (read). Compute operations go by role.
 struct Op {
   OpKind kind = OpKind::commit;
   Lane lane = Lane::compute;
-  bool predicated = false;          // runs its waits but does nothing when the verdict drops the step
+  bool predicated = false;  // runs its waits but does nothing when the verdict drops the step
   std::uint32_t unit = kNone;
   std::uint32_t chunk = kNone;
   std::uint32_t micro_batch = kNone;
-  std::uint64_t bytes = 0;          // moved on its lane
+  std::uint64_t bytes = 0;  // moved on its lane
   double flops = 0;
-  std::vector<OpId> waits;          // earlier operations that must have completed, beside those its lane implies
+  std::vector<OpId> waits;  // earlier operations that must have completed, beside those its lane implies
   std::vector<Access> accesses;
 };
 
-enum class ProgramKind : std::uint8_t { train, train_commit, eval };
+// materialize: reads (or initialises) every chunk's state and makes the 16-bit parameters from it. commit:
+// writes the states that live in memory and commits, between two steps. visit: shows every chunk's state to a
+// visitor.
+enum class ProgramKind : std::uint8_t { train, train_commit, eval, materialize, commit, visit };
+inline constexpr int kProgramKinds = 6;
 
 struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   std::uint32_t contributions = 1;  // C
   std::vector<Slot> slots;
   std::vector<Op> ops;
-  std::array<std::uint64_t, kTiers> tier_bytes{};  // budgets the slots were placed in (nvme: the virtual space)
+  std::array<std::uint64_t, kTiers>
+      tier_bytes{};  // budgets the slots were placed in (nvme: the virtual space)
 };
 
 std::string_view name_of(Tier tier);
 std::string_view name_of(Lane lane);
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Item item);
+std::string_view name_of(ProgramKind kind);
 
-constexpr bool completes_in_order(Lane lane) { return lane != Lane::nvme; }
+constexpr bool completes_in_order(Lane lane) {
+  return lane != Lane::nvme;
+}
 
 }  // namespace terrace

@@ -1,0 +1,102 @@
+// What every slot of a program holds, followed through the list. Internal to check_program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/plan/check_rules.h"
+#include "src/plan/range_map.h"
+
+namespace terrace::check_rules {
+
+enum class ValueKind : std::uint8_t {
+  nothing,
+  params,
+  state,
+  contribution,
+  sum,
+  activation,
+  activation_grad,
+  saved,
+  shared_grad
+};
+
+// Versions of parameters and states. `stale`: what the store holds of a chunk that lives elsewhere, and what
+// memory holds before the parameters are made.
+inline constexpr std::uint32_t kStale = 0;
+inline constexpr std::uint32_t kBefore = 1;
+inline constexpr std::uint32_t kUpdated = 2;
+
+// What an operation produced, and where in it a byte lies.
+struct Value {
+  ValueKind kind = ValueKind::nothing;
+  std::uint32_t id = kNone;  // chunk of a state or sum, else unit
+  std::uint32_t tag =
+      0;  // version of params and state, contributions folded into a sum, else the contribution
+  std::uint32_t uses = 0;  // shared_grad: tied uses added so far
+  friend bool operator==(const Value&, const Value&) = default;
+};
+std::string describe(const Value& value);
+
+struct Content {
+  Value value;
+  std::uint64_t offset = 0;  // in the value
+  void advance(std::uint64_t by) { offset += by; }
+};
+
+// Each byte of a slot is a byte of a value; each operation is asked whether its operands are what it needs.
+// Operands are found as program.h orders them. The hazard rule makes the list's order the only one that
+// matters.
+class DataFlow {
+ public:
+  DataFlow(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings);
+  void run();
+
+ private:
+  // check_data.cpp
+  Content initial(const Slot& slot) const;
+  void report(Rule rule, SlotId slot, std::string text);
+  bool holds(SlotId slot, std::uint64_t offset, std::uint64_t bytes, const Value& wanted, std::uint64_t from,
+             Value* found = nullptr) const;
+  void need(const Access& access, std::string_view what, const Value& wanted, std::uint64_t from,
+            std::uint64_t bytes);
+  void put(const Access& access, std::string_view what, const Value& value, std::uint64_t from,
+           std::uint64_t bytes);
+  bool has_form(const Op& op, std::initializer_list<AccessMode> modes);
+  void transfer(const Op& op);
+  void check_predicate(const Op& op, const Content& content);
+  void commit();
+  void check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from, std::uint64_t bytes);
+  void check_homes();
+
+  // check_operands.cpp
+  void take(const Op& op, Role role, std::string_view what, const Value& wanted, std::uint64_t bytes);
+  void give(const Op& op, Role role, std::string_view what, const Value& value, std::uint64_t bytes,
+            bool may_lack = false);
+  void lacks(std::string_view what);
+  void compute(const Op& op);
+  void backward(const Op& op, const UnitShape& unit);
+  void tied_uses(const Op& op, const UnitShape& unit);
+  // Of an element of a sum: a single contribution is not widened.
+  std::uint64_t sum_bytes() const { return input_.contributions == 1 ? grad_bytes_ : sizeof(float); }
+  void fold(const Op& op);
+  void update(const Op& op);
+  void cast_param(const Op& op);
+  void put_params(const Access& access, const CheckChunk& chunk, std::uint32_t version);
+
+  const StepProgram& program_;
+  const CheckInput& input_;
+  const bool dropped_;
+  const std::uint32_t newest_;  // version that homes hold at the end
+  Findings& findings_;
+  const std::uint64_t param_bytes_;  // of an element
+  const std::uint64_t grad_bytes_;
+  std::vector<std::uint32_t> uses_;  // [unit]: units that hand it a shared gradient
+  std::vector<RangeMap<Content>> held_;
+  std::vector<std::uint64_t> written_bytes_;  // [slot]
+  OpId op_ = kNone;
+};
+
+}  // namespace terrace::check_rules

@@ -1,0 +1,16 @@
+// Every program of a plan through the checker.
+#pragma once
+
+#include <vector>
+
+#include "src/plan/check_program.h"
+#include "src/plan/plan.h"
+
+namespace terrace {
+
+CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t contributions);
+
+// Throws internal with the first violation of the first program that is not legal.
+void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t contributions);
+
+}  // namespace terrace

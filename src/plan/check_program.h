@@ -1,0 +1,107 @@
+// Is a step program legal? Recomputed from the program alone: nothing here is shared with the compiler. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/plan/model_shape.h"
+#include "src/plan/program.h"
+
+namespace terrace {
+
+// What a program must be true to, beside itself.
+struct CheckChunk {
+  std::uint32_t unit = 0;
+  std::uint64_t first_numel = 0;  // in the unit's padded flat parameter; the chunks of a unit tile it
+  std::uint64_t numel = 0;
+  Tier state_home = Tier::host;   // where a resident state_chunk slot holds its state between steps
+  Tier param_home = Tier::host;   // where a resident param_chunk (or piece) slot holds its 16-bit parameters
+  std::uint64_t state_bytes = 0;  // all streams and the trailer
+};
+
+struct CheckInput {
+  ModelShape model;
+  std::vector<CheckChunk> chunks;  // index = Op::chunk, Slot::chunk
+  std::uint32_t contributions = 1;
+};
+
+enum class Rule : std::uint8_t {
+  input,      // the chunks do not tile the units
+  form,       // ids, lanes, tiers, ranges: the program is not well formed
+  order,      // a wait does not point to an earlier operation
+  overlap,    // two live slots share bytes (hence, with form, a tier's budget would not hold them)
+  hazard,     // two operations touch the same bytes, one writes, and nothing orders them
+  undefined,  // an operation reads bytes that its slot does not hold
+  operand,    // an operand is missing, too small, or holds other data than the operation needs
+  count,      // something is done too often or not at all
+  verdict,    // something does not wait for the verdict, or the verdict does not wait for it
+  home,       // at the end of the step a home does not hold the newest data
+  commit,     // the cut is not whole
+  predicate   // predicated where it must not be, or the reverse
+};
+
+// One broken rule, in words that name the operations, the slot and the bytes. Ids that do not apply are
+// kNone.
+struct Violation {
+  Rule rule = Rule::form;
+  OpId op = kNone;
+  OpId other = kNone;
+  SlotId slot = kNone;
+  std::string text;
+};
+
+// No more than this many are reported.
+inline constexpr std::size_t kMaxViolations = 100;
+
+// Empty: the program is legal. It proves
+// - lanes that run in list order cannot deadlock: every wait points to an earlier operation;
+// - of two accesses to the same bytes of which one writes, the earlier in the list completes before the later
+// starts, so
+//   every run gives what running the list one by one gives;
+// - live slots lie inside their tier's budget and share no byte; nothing overlaps a resident slot;
+// - every byte read was written through the same slot before (or the slot is resident), and is what the
+// operation needs:
+//   parameters of its unit in their version before the step, its own activations, sums folded in ascending
+//   order;
+// - training: each contribution of each chunk is folded once; the verdict waits for every fold and every
+// update for the
+//   verdict; each chunk is updated once; at the end all homes hold the newest version, each parameter home
+//   written once; states on nvme are written once, and a commit finds every chunk's newest state in the
+//   store, written before it;
+// - a step that the verdict drops leaves every home, and every extent of the store, as a step without update
+// would. Programs run one after another: all of one has completed before the next starts. Cost: O(n log n) in
+// operations, accesses and slots: about 2 us an operation.
+std::vector<Violation> check_program(const StepProgram& program, const CheckInput& input);
+
+// The hazard rule alone. Wants a program whose waits point to earlier operations and whose accesses name its
+// slots.
+std::vector<Violation> find_hazards(const StepProgram& program);
+
+// A wait that the lanes and the operation's other waits imply: a compiler that emits the transitive reduction
+// has none.
+struct WaitOf {
+  OpId op = 0;
+  OpId wait = 0;
+  friend bool operator==(const WaitOf&, const WaitOf&) = default;
+};
+std::vector<WaitOf> redundant_waits(const StepProgram& program);
+
+// Calls fn once for every wait of every operation with the program that lacks just that wait. For tests.
+void for_each_dropped_wait(const StepProgram& program,
+                           const std::function<void(const StepProgram&, WaitOf)>& fn);
+
+// The most bytes of `tier` that are live at once: resident slots, and others from their first access to their
+// last.
+std::uint64_t peak_live_bytes(const StepProgram& program, Tier tier);
+
+std::string_view name_of(Rule rule);
+
+// "operation 17 (update of chunk 3 on optimizer)".
+std::string describe_op(const StepProgram& program, OpId op);
+// "slot 4 (state_chunk of chunk 3 on host, bytes [0, 4096))".
+std::string describe_slot(const StepProgram& program, SlotId slot);
+
+}  // namespace terrace

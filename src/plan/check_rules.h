@@ -1,0 +1,56 @@
+// The checker's rules, a file each. Internal to check_program.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/plan/check_program.h"
+#include "src/plan/happens_before.h"
+
+namespace terrace::check_rules {
+
+// Collects violations up to kMaxViolations.
+class Findings {
+ public:
+  void add(Rule rule, OpId op, OpId other, SlotId slot, std::string text) {
+    if (list_.size() < kMaxViolations) list_.push_back({rule, op, other, slot, std::move(text)});
+  }
+  bool empty() const { return list_.empty(); }
+  std::vector<Violation> take() { return std::move(list_); }
+
+ private:
+  std::vector<Violation> list_;
+};
+
+// check_form.cpp: the chunks tile the units; ids, lanes, tiers and ranges are in place; waits point to
+// earlier operations. The rules below want both to have found nothing.
+void check_input(const CheckInput& input, Findings& findings);
+void check_form(const StepProgram& program, const CheckInput& input, Findings& findings);
+
+// check_memory.cpp
+void check_overlap(const StepProgram& program, Findings& findings);
+void check_hazards(const StepProgram& program, const HappensBefore& order, Findings& findings);
+void check_defined(const StepProgram& program, Findings& findings);
+
+// check_data.cpp: what every slot holds, followed through the list.
+enum class Verdict { apply, drop };
+void check_data(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings);
+
+// check_training.cpp: how often, and in which order, each operation stands in the list.
+void check_counts(const StepProgram& program, const CheckInput& input, const HappensBefore& order,
+                  Findings& findings);
+
+inline bool trains(const StepProgram& program) {
+  return program.kind == ProgramKind::train || program.kind == ProgramKind::train_commit;
+}
+
+// An operation that moves data from one tier (or slot) to another and changes none.
+constexpr bool is_transfer(OpKind kind) {
+  return kind <= OpKind::reduce_scatter;
+}
+constexpr bool is_compute(OpKind kind) {
+  return kind == OpKind::forward || kind == OpKind::backward || kind == OpKind::recompute;
+}
+
+}  // namespace terrace::check_rules

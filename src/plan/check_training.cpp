@@ -1,0 +1,188 @@
+// How often, and in which order, each operation stands in the list.
+#include <spdlog/fmt/fmt.h>
+
+#include "src/plan/check_rules.h"
+
+namespace terrace::check_rules {
+namespace {
+
+// Operations of a kind by what they are for: [of * per + k].
+class Tally {
+ public:
+  Tally(std::size_t of, std::uint32_t per) : per_(per), ids_(of * per) {}
+  void add(std::uint32_t of, std::uint32_t k, OpId id) { ids_[of * std::size_t{per_} + k].push_back(id); }
+  const std::vector<OpId>& at(std::uint32_t of, std::uint32_t k = 0) const {
+    return ids_[of * std::size_t{per_} + k];
+  }
+
+ private:
+  std::uint32_t per_;
+  std::vector<std::vector<OpId>> ids_;
+};
+
+class Counts {
+ public:
+  Counts(const StepProgram& program, const CheckInput& input, const HappensBefore& order, Findings& findings)
+      : program_(program),
+        input_(input),
+        order_(order),
+        findings_(findings),
+        units_(static_cast<std::uint32_t>(input.model.units.size())),
+        chunks_(static_cast<std::uint32_t>(input.chunks.size())),
+        contributions_(program.kind == ProgramKind::eval ? 1 : input.contributions),
+        forward_(units_, input.contributions),
+        backward_(units_, input.contributions),
+        recompute_(units_, input.contributions),
+        fold_(chunks_, input.contributions),
+        update_(chunks_, 1),
+        cast_(chunks_, 1),
+        visit_(chunks_, 1),
+        write_state_(chunks_, 1) {
+    for (OpId id = 0; id < program.ops.size(); ++id) {
+      const Op& op = program.ops[id];
+      switch (op.kind) {
+        case OpKind::forward:
+          forward_.add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::backward:
+          backward_.add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::recompute:
+          recompute_.add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::fold:
+          fold_.add(op.chunk, op.micro_batch, id);
+          break;
+        case OpKind::update:
+          update_.add(op.chunk, 0, id);
+          break;
+        case OpKind::cast_param:
+          cast_.add(op.chunk, 0, id);
+          break;
+        case OpKind::visit_state:
+          visit_.add(op.chunk, 0, id);
+          break;
+        case OpKind::write_state:
+          write_state_.add(op.chunk, 0, id);
+          break;
+        case OpKind::grad_stats:
+          stats_.push_back(id);
+          break;
+        case OpKind::commit:
+          commits_.push_back(id);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void run() {
+    const ProgramKind kind = program_.kind;
+    const bool train = trains(program_);
+    const bool computes = train || kind == ProgramKind::eval;
+    const bool commits = kind == ProgramKind::train_commit || kind == ProgramKind::commit;
+    for (std::uint32_t unit = 0; unit < units_; ++unit) {
+      for (std::uint32_t k = 0; k < input_.contributions; ++k) {
+        const bool runs = computes && k < contributions_;
+        const bool last = unit + 1 == units_;
+        expect(forward_.at(unit, k), runs && !(train && last), OpKind::forward, "unit", unit, k);
+        expect(backward_.at(unit, k), runs && train, OpKind::backward, "unit", unit, k);
+        if (!train) expect(recompute_.at(unit, k), 0, OpKind::recompute, "unit", unit, k);
+      }
+    }
+    for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) {
+      for (std::uint32_t k = 0; k < input_.contributions; ++k) {
+        expect(fold_.at(chunk, k), train, OpKind::fold, "chunk", chunk, k);
+      }
+      // A commit between steps finds what lives on nvme written already.
+      const bool on_nvme = input_.chunks[chunk].state_home == Tier::nvme;
+      const bool written = (train && on_nvme) || (commits && (train || !on_nvme));
+      expect(update_.at(chunk), train, OpKind::update, "chunk", chunk, kNone);
+      expect(cast_.at(chunk), kind == ProgramKind::materialize, OpKind::cast_param, "chunk", chunk, kNone);
+      expect(visit_.at(chunk), kind == ProgramKind::visit, OpKind::visit_state, "chunk", chunk, kNone);
+      expect(write_state_.at(chunk), written, OpKind::write_state, "chunk", chunk, kNone);
+    }
+    expect(stats_, train, OpKind::grad_stats, "the step", kNone, kNone);
+    expect(commits_, commits, OpKind::commit, "the step", kNone, kNone);
+    check_order();
+    check_predicated();
+  }
+
+ private:
+  void expect(const std::vector<OpId>& ids, std::size_t wanted, OpKind kind, std::string_view of,
+              std::uint32_t which, std::uint32_t k) {
+    if (ids.size() == wanted) return;
+    const std::string number = which == kNone ? "" : fmt::format(" {}", which);
+    const std::string contribution = k == kNone ? "" : fmt::format(", contribution {}", k);
+    findings_.add(Rule::count, ids.empty() ? kNone : ids.back(), kNone, kNone,
+                  fmt::format("{}{}{} has {} {} operations, wanted {}", of, number, contribution, ids.size(),
+                              name_of(kind), wanted));
+  }
+
+  void expect_before(const std::vector<OpId>& earlier, const std::vector<OpId>& later, Rule rule) {
+    for (const OpId a : earlier) {
+      for (const OpId b : later) {
+        if (a < b && order_.before(a, b)) continue;
+        findings_.add(rule, b, a, kNone,
+                      fmt::format("{} must wait for {}", describe_op(program_, b), describe_op(program_, a)));
+      }
+    }
+  }
+
+  void check_order() {
+    // What data flow orders (forward, backward, folds) is not repeated here.
+    for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) {
+      for (std::uint32_t k = 0; k < input_.contributions; ++k) {
+        expect_before(fold_.at(chunk, k), stats_, Rule::verdict);
+      }
+      expect_before(write_state_.at(chunk), commits_, Rule::commit);
+    }
+  }
+
+  void check_predicated() {
+    for (OpId id = 0; id < program_.ops.size(); ++id) {
+      const Op& op = program_.ops[id];
+      if (op.kind == OpKind::update && !op.predicated) {
+        findings_.add(Rule::predicate, id, kNone, kNone,
+                      fmt::format("{} is not predicated", describe_op(program_, id)));
+      }
+      if (!op.predicated) continue;
+      if (op.kind != OpKind::update && !is_transfer(op.kind)) {
+        findings_.add(
+            Rule::predicate, id, kNone, kNone,
+            fmt::format("{} is predicated: a dropped step needs it too", describe_op(program_, id)));
+      }
+      if (stats_.empty()) {
+        findings_.add(Rule::predicate, id, kNone, kNone,
+                      fmt::format("{} is predicated and there is no verdict", describe_op(program_, id)));
+      }
+      for (const OpId stats : stats_) {
+        if (stats < id && order_.before(stats, id)) continue;
+        findings_.add(
+            Rule::verdict, id, stats, kNone,
+            fmt::format("{} is predicated and does not wait for the verdict", describe_op(program_, id)));
+      }
+    }
+  }
+
+  const StepProgram& program_;
+  const CheckInput& input_;
+  const HappensBefore& order_;
+  Findings& findings_;
+  std::uint32_t units_;
+  std::uint32_t chunks_;
+  std::uint32_t contributions_;
+  Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_;
+  std::vector<OpId> stats_;
+  std::vector<OpId> commits_;
+};
+
+}  // namespace
+
+void check_counts(const StepProgram& program, const CheckInput& input, const HappensBefore& order,
+                  Findings& findings) {
+  Counts(program, input, order, findings).run();
+}
+
+}  // namespace terrace::check_rules

@@ -1,0 +1,56 @@
+// Closed forms for what a step stores, sends and at best takes. Pure arithmetic, for tests and reports.
+// Sources: the ZeRO stages of Rajbhandari et al. (2020), with contributions folded by one owner per element.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace terrace {
+
+enum class Stage : std::uint8_t { replicated = 0, optimizer = 1, gradients = 2, parameters = 3 };
+
+// Model states of one rank: 2 bytes of parameter, 2 of gradient and 12 of master and moments an element.
+// Nothing frozen or kept resident; accumulators and staging are not counted.
+//   stage 0: 16 P    1: 4 P + 12 P/N    2: 2 P + 14 P/N    3: 16 P/N
+// P is the padded number of elements, a multiple of N = ranks (else invalid_argument).
+std::uint64_t model_state_bytes(Stage stage, std::uint64_t padded_numel, std::uint64_t ranks);
+
+// Elements one rank sends a step, with M contributions of each rank.
+//   stages 0 to 2: (M + 1) P (N-1)/N    stage 3: 3 M P (N-1)/N
+std::uint64_t sent_numel(Stage stage, std::uint64_t padded_numel, std::uint64_t ranks,
+                         std::uint64_t contributions_per_rank);
+
+// S shards x R replicas, N = S R. One shard is stage 0, one replica is stage 3.
+//   states: 16 P/S
+//   sent: M P (N-1)/N contributions to the owner that folds + P (R-1)/N sums to the other replicas + 2 M P
+//   (S-1)/S gathers
+std::uint64_t hybrid_state_bytes(std::uint64_t padded_numel, std::uint64_t shards);
+std::uint64_t hybrid_sent_numel(std::uint64_t padded_numel, std::uint64_t shards, std::uint64_t replicas,
+                                std::uint64_t contributions_per_rank);
+
+// NVMe traffic of the optimizer a step: 12 bytes an element each way, and 2 more written where the 16-bit
+// parameters live there too.
+std::uint64_t optimizer_read_bytes(std::uint64_t numel);
+std::uint64_t optimizer_write_bytes(std::uint64_t numel, bool parameters_on_nvme);
+
+// What bounds a step. Times in seconds, of one contribution; vectors by piece, in forward order, of one
+// length.
+struct StepCosts {
+  std::vector<double> forward_s;
+  std::vector<double> backward_s;
+  std::vector<double> state_bytes;  // read a step, and as many written
+  double state_slot_bytes = 0;      // states that memory holds meanwhile
+  double disk_bytes_per_s = 0;      // reads and writes together, both at once
+  std::uint32_t contributions = 1;  // M
+  double busiest_lane_s = 0;        // lanes that share cores count as one
+};
+
+// Updates wait for the verdict on the whole gradient and run in forward order, inside the next step:
+//   max(busiest lane, M B + (M-1) F + max_i [t(2 (Q_1 + ... + Q_i - S)+) + F_i + ... + F_n])
+double step_bound_with_verdict_s(const StepCosts& costs);
+
+// Updates start during backward:
+//   max(busiest lane, M F + (M-1) B + max_i [B_n + ... + B_i + t(2 (Q_i + ... + Q_1 - S)+)])
+double step_bound_without_verdict_s(const StepCosts& costs);
+
+}  // namespace terrace

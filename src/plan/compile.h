@@ -1,0 +1,50 @@
+// From a placement and the sizes of the pools to the step programs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "src/plan/placement.h"
+#include "src/plan/program.h"
+
+namespace terrace {
+
+// Parts of the arenas from which slots of one kind are given out. What remains of an arena holds the
+// residents.
+enum class Pool : std::uint8_t {
+  piece,               // device: gathered parameters
+  contribution,        // device: gradients of one unit and micro-batch
+  activation,          // device: activations, their gradients, saved values, a tied use's gradient
+  fetched_activation,  // device: activations brought back
+  workspace,           // device: one compute operation's
+  param_staging,       // host: parameters from or to a tier that is not host
+  grad_staging,        // host: contributions on their way to the fold
+  sum_staging,         // host: sums from or to a tier that is not host
+  state_staging,       // host: states from or to a tier that is not host
+  activation_staging   // host: activations from or to nvme
+};
+inline constexpr int kPools = 10;
+std::string_view name_of(Pool pool);
+Tier tier_of(Pool pool);
+
+using PoolBytes = std::array<std::uint64_t, kPools>;
+
+struct CompileInput {
+  const ModelShape* model = nullptr;
+  const std::vector<Chunk>* chunks = nullptr;
+  const Placement* placement = nullptr;
+  const Residents* residents = nullptr;
+  std::uint32_t contributions = 1;
+};
+
+// The least each pool needs for the program, when nothing is fetched ahead.
+PoolBytes measure_pools(const CompileInput& input, ProgramKind kind);
+
+// Pools follow the residents in each arena, in order. Fetches ahead as far as the pools allow; falls back to
+// none where that leaves no room for what is needed next. Throws does_not_fit, naming the pool, when a pool
+// is smaller than measure_pools says.
+StepProgram compile(const CompileInput& input, ProgramKind kind, const PoolBytes& pools);
+
+}  // namespace terrace

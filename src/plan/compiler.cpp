@@ -1,0 +1,183 @@
+#include "src/plan/compiler.h"
+
+#include "src/base/fail.h"
+
+namespace terrace {
+namespace {
+
+// Pools whose slots come and go in turn: the one released last is used again last.
+bool rotates(Pool pool) {
+  return pool != Pool::activation && pool != Pool::workspace && pool != Pool::piece;
+}
+
+}  // namespace
+
+Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optional<PoolBytes>& pools,
+                   bool ahead)
+    : model_(*input.model),
+      chunks_(*input.chunks),
+      placement_(*input.placement),
+      residents_(*input.residents),
+      contributions_(input.contributions),
+      kind_(kind),
+      measuring_(!pools),
+      ahead_(ahead),
+      tier_bytes_(input.residents->bytes),
+      emitter_(input.residents->slots, pools.has_value()) {
+  for (int p = 0; pools && p < kPools; ++p) {
+    std::uint64_t& used = tier_bytes_[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))];
+    // Without fetching ahead the lowest gap is what measuring found to be enough.
+    pools_[p] = SlotPool(used, (*pools)[p], ahead && rotates(static_cast<Pool>(p)));
+    used += (*pools)[p];
+  }
+  const std::size_t units = model_.units.size();
+  unit_chunks_.resize(units);
+  for (std::uint32_t c = 0; c < chunks_.size(); ++c) unit_chunks_[chunks_[c].unit].push_back(c);
+  live_pieces_.resize(units);
+  outputs_.assign(units, kNone);
+  saved_.assign(units, kNone);
+  fetched_.assign(units, kNone);
+  shared_grads_.assign(units, kNone);
+  sums_.assign(chunks_.size(), kNone);
+  states_.assign(chunks_.size(), kNone);
+}
+
+void Compiler::run() {
+  switch (kind_) {
+    case ProgramKind::train:
+    case ProgramKind::train_commit:
+      return train_step();
+    case ProgramKind::eval:
+      return evaluate();
+    case ProgramKind::materialize:
+      return materialize();
+    case ProgramKind::commit:
+      return commit_resident();
+    case ProgramKind::visit:
+      return visit_states();
+  }
+}
+
+// The visits of the compute lane in order, and which pieces each needs.
+void Compiler::list_visits() {
+  const auto units = static_cast<std::uint32_t>(model_.units.size());
+  const bool train = kind_ != ProgramKind::eval;
+  for (std::uint32_t k = 0; k < (train ? contributions_ : 1); ++k) {
+    for (std::uint32_t u = 0; u < units - (train ? 1 : 0); ++u) visits_.push_back({true, u, k});
+    for (std::uint32_t u = units; train && u-- > 0;) visits_.push_back({false, u, k});
+  }
+  for (std::size_t v = 0; v < visits_.size(); ++v) {
+    const UnitShape& unit = model_.units[visits_[v].unit];
+    if (!visits_[v].forward && !unit.backward_reads_params) continue;
+    for (const std::uint32_t shared : unit.shared_units) needs_.push_back({v, shared});
+    needs_.push_back({v, visits_[v].unit});
+  }
+}
+
+void Compiler::train_step() {
+  list_visits();
+  for (std::size_t v = 0; v < visits_.size(); ++v) {
+    const Visit& visit = visits_[v];
+    if (visit.unit == 0 && visit.forward) list_sums(visit.micro_batch);
+    if (ahead_ && !visit.forward && visit.micro_batch + 1 == contributions_ && verdict_ == kNone &&
+        states_[0] == kNone) {
+      fetch_states(0);  // as far as slots allow, while backward computes
+    }
+    fetch_pieces(v);
+    if (visit.forward) {
+      forward(v);
+    } else {
+      backward(v);
+    }
+    release_pieces(v);
+  }
+  release_retired();
+  Op stats;
+  stats.kind = OpKind::grad_stats;
+  stats.lane = Lane::optimizer;
+  stats.waits = folds_;
+  verdict_ = emitter_.emit(std::move(stats));
+  update_all();
+}
+
+void Compiler::evaluate() {
+  list_visits();
+  for (std::size_t v = 0; v < visits_.size(); ++v) {
+    fetch_pieces(v);
+    forward(v);
+    release_pieces(v);
+  }
+}
+
+SlotId Compiler::try_slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk,
+                          std::uint64_t bytes) {
+  const auto offset = pools_[static_cast<std::size_t>(pool)].take(bytes);
+  if (!offset) return kNone;
+  Slot made;
+  made.tier = tier_of(pool);
+  made.item = item;
+  made.unit = unit;
+  made.chunk = chunk;
+  made.micro_batch = micro_batch_;
+  made.offset_bytes = *offset;
+  made.bytes = bytes;
+  return emitter_.add_slot(made);
+}
+
+SlotId Compiler::slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes) {
+  SlotId id = try_slot(pool, item, unit, chunk, bytes);
+  if (id == kNone) {
+    release_retired();
+    id = try_slot(pool, item, unit, chunk, bytes);
+  }
+  if (id == kNone) fail(ErrorCode::does_not_fit, "{}: no room for {} bytes", name_of(pool), bytes);
+  return id;
+}
+
+void Compiler::release(Pool pool, SlotId id) {
+  pools_[static_cast<std::size_t>(pool)].give_back(emitter_.slot(id).offset_bytes);
+}
+
+void Compiler::retire(Pool pool, SlotId id) {
+  if (!ahead_) return release(pool, id);
+  retired_.emplace_back(pool, id);
+}
+
+void Compiler::release_retired() {
+  for (const auto& [pool, id] : retired_) release(pool, id);
+  retired_.clear();
+}
+
+Access Compiler::whole(SlotId id, AccessMode mode, Role role) const {
+  return {id, mode, role, 0, emitter_.slot(id).bytes};
+}
+
+OpId Compiler::transfer(OpKind kind, Lane lane, Access from, Access to, std::uint32_t unit,
+                        std::uint32_t chunk, bool predicated) {
+  Op op;
+  op.kind = kind;
+  op.lane = lane;
+  op.unit = unit;
+  op.chunk = chunk;
+  op.micro_batch = micro_batch_;
+  op.predicated = predicated;
+  op.bytes = from.bytes;
+  op.accesses = {from, to};
+  return emitter_.emit(std::move(op));
+}
+
+PoolBytes Compiler::peaks() const {
+  PoolBytes bytes{};
+  for (int p = 0; p < kPools; ++p) bytes[p] = pools_[p].peak_bytes();
+  return bytes;
+}
+
+StepProgram Compiler::take() {
+  StepProgram program = emitter_.take();
+  program.kind = kind_;
+  program.contributions = contributions_;
+  program.tier_bytes = tier_bytes_;
+  return program;
+}
+
+}  // namespace terrace

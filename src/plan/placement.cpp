@@ -1,0 +1,113 @@
+#include "src/plan/placement.h"
+
+#include <algorithm>
+
+#include "src/base/fail.h"
+
+namespace terrace {
+
+std::vector<Tier> spread(const TierShares& shares, const std::vector<std::uint64_t>& item_bytes) {
+  std::array<double, kTiers> given{};
+  double total = 0;
+  std::vector<Tier> tiers;
+  for (const std::uint64_t bytes : item_bytes) {
+    total += static_cast<double>(bytes);
+    int best = -1;
+    double best_lack = 0;
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (shares[tier] <= 0) continue;
+      const double lack = shares[tier] * total - given[tier];
+      if (best < 0 || lack > best_lack) {
+        best = tier;
+        best_lack = lack;
+      }
+    }
+    check(best >= 0, "no tier has a share");
+    given[best] += static_cast<double>(bytes);
+    tiers.push_back(static_cast<Tier>(best));
+  }
+  return tiers;
+}
+
+std::uint64_t sum_element_bytes(const ModelShape& model, std::uint32_t contributions) {
+  return contributions > 1 ? 4 : dtype_bytes(model.grad_dtype);
+}
+
+namespace {
+
+class Layout {
+ public:
+  explicit Layout(Residents& residents) : residents_(residents) {}
+
+  SlotId add(Tier tier, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes,
+             bool scratch) {
+    Slot slot;
+    slot.tier = tier;
+    slot.item = item;
+    slot.resident = true;
+    slot.unit = unit;
+    slot.chunk = chunk;
+    slot.bytes = bytes;
+    std::uint64_t& used = residents_.bytes[static_cast<std::size_t>(tier)];
+    slot.offset_bytes = used;
+    used += round_up(bytes, 4096);
+    residents_.slots.push_back(slot);
+    residents_.scratch_extent.push_back(kNone);
+    if (tier == Tier::nvme && scratch) {
+      residents_.scratch_extent.back() = static_cast<std::uint32_t>(residents_.scratch_bytes.size());
+      residents_.scratch_bytes.push_back(bytes);
+    }
+    return static_cast<SlotId>(residents_.slots.size() - 1);
+  }
+
+ private:
+  Residents& residents_;
+};
+
+}  // namespace
+
+Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& chunks,
+                            const Placement& placement, std::uint32_t contributions, bool has_store) {
+  Residents residents;
+  Layout layout(residents);
+  const std::uint64_t param_bytes = dtype_bytes(model.param_dtype);
+  const std::uint64_t sum_bytes = sum_element_bytes(model, contributions);
+
+  std::vector<bool> whole(model.units.size(), true);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    if (placement.parameters[c] != Tier::device) whole[chunks[c].unit] = false;
+  }
+  for (std::uint32_t u = 0; u < model.units.size(); ++u) {
+    const std::uint64_t bytes = model.units[u].padded_numel() * param_bytes;
+    const bool resident = whole[u] && bytes > 0;
+    residents.piece_home.push_back(resident ? layout.add(Tier::device, Item::piece, u, kNone, bytes, false)
+                                            : kNone);
+  }
+  for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    const Chunk& chunk = chunks[c];
+    residents.param_home.push_back(residents.piece_home[chunk.unit] != kNone
+                                       ? kNone
+                                       : layout.add(placement.parameters[c], Item::param_chunk, chunk.unit, c,
+                                                    chunk.numel * param_bytes, true));
+    residents.grad_home.push_back(
+        layout.add(placement.gradients[c], Item::grad_sum, chunk.unit, c, chunk.numel * sum_bytes, true));
+    const Tier state = placement.optimizer_state[c];
+    check(state != Tier::nvme || has_store, "optimizer state on nvme without a store");
+    const std::uint64_t state_bytes = state_slot_bytes(chunk.numel);
+    residents.state_home.push_back(
+        state == Tier::nvme ? kNone
+                            : layout.add(state, Item::state_chunk, chunk.unit, c, state_bytes, false));
+    residents.store_extent.push_back(
+        has_store ? layout.add(Tier::nvme, Item::state_chunk, chunk.unit, c, state_bytes, false) : kNone);
+  }
+  for (std::uint32_t u = 0; u < model.units.size(); ++u) {
+    // The last activation is used at once: it stays on the device.
+    const bool offloaded = u + 2 < model.units.size() && placement.activations[u] != Tier::device;
+    residents.activation_home.push_back(offloaded ? layout.add(placement.activations[u], Item::activation, u,
+                                                               kNone, model.units[u].output_bytes, true)
+                                                  : kNone);
+  }
+  return residents;
+}
+
+}  // namespace terrace

@@ -1,0 +1,299 @@
+#include "src/plan/plan.h"
+
+#include <algorithm>
+
+#include "src/base/fail.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kDevice = static_cast<std::size_t>(Tier::device);
+constexpr auto kHost = static_cast<std::size_t>(Tier::host);
+constexpr auto kNvme = static_cast<std::size_t>(Tier::nvme);
+
+// A class of data as a list of items, each with a tier.
+struct DataClass {
+  const char* name;
+  std::vector<Tier> Placement::*tiers;
+  std::vector<std::uint64_t> item_bytes;
+  std::optional<TierShares> wanted;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request) {
+    plan_.chunks = cut_chunks(request.model, request.chunk_numel);
+    list_classes();
+    check_request();
+  }
+
+  Plan run() {
+    start_lowest();
+    choose_automatic();
+    finish();
+    return std::move(plan_);
+  }
+
+ private:
+  bool has_nvme() const { return request_.nvme_tier; }
+
+  void list_classes() {
+    const ModelShape& model = request_.model;
+    std::vector<std::uint64_t> params, grads, states, activations;
+    for (const Chunk& chunk : plan_.chunks) {
+      params.push_back(chunk.numel * dtype_bytes(model.param_dtype));
+      grads.push_back(chunk.numel * sum_element_bytes(model, request_.contributions));
+      states.push_back(state_slot_bytes(chunk.numel));
+    }
+    for (const UnitShape& unit : model.units) activations.push_back(unit.output_bytes);
+    // In the order of traffic saved a byte of host memory: 2C+1 a byte of parameters, 2C of activations, 2 or
+    // 2C of sums, 2 of states.
+    classes_ = {{"parameters", &Placement::parameters, params, request_.parameters},
+                {"activations", &Placement::activations, activations, request_.activations},
+                {"gradients", &Placement::gradients, grads, request_.gradients},
+                {"optimizer_state", &Placement::optimizer_state, states, request_.optimizer_state}};
+  }
+
+  void check_request() const {
+    if (request_.model.units.size() < 2) fail(ErrorCode::invalid_argument, "a model has at least two units");
+    if (request_.contributions == 0)
+      fail(ErrorCode::invalid_argument, "micro_batches is 0; wanted at least 1");
+    for (const DataClass& data : classes_) {
+      if (!data.wanted) continue;
+      if ((*data.wanted)[kNvme] > 0 && !has_nvme()) {
+        fail(ErrorCode::invalid_argument, "placement.{} uses nvme, but tiers.nvme names no path", data.name);
+      }
+    }
+    if (request_.optimizer_state && (*request_.optimizer_state)[kNvme] > 0 && !request_.has_store) {
+      fail(ErrorCode::invalid_argument, "placement.optimizer_state uses nvme, but store.path is not set");
+    }
+  }
+
+  // The lowest tier for every class that is left to the planner.
+  void start_lowest() {
+    for (const DataClass& data : classes_) {
+      TierShares shares{};
+      const bool state = data.tiers == &Placement::optimizer_state;
+      shares[has_nvme() && (!state || request_.has_store) ? kNvme : kHost] = 1;
+      plan_.placement.*data.tiers = spread(data.wanted.value_or(shares), data.item_bytes);
+    }
+    plan_.placement.recompute.assign(request_.model.units.size(), request_.recompute != Recompute::never);
+  }
+
+  CompileInput input() const {
+    return {&request_.model, &plan_.chunks, &plan_.placement, &plan_.residents, request_.contributions};
+  }
+
+  std::vector<ProgramKind> kinds() const {
+    std::vector<ProgramKind> kinds{ProgramKind::train, ProgramKind::eval, ProgramKind::materialize,
+                                   ProgramKind::visit};
+    if (request_.has_store && request_.two_extents) {
+      kinds.push_back(ProgramKind::train_commit);
+      kinds.push_back(ProgramKind::commit);
+    }
+    return kinds;
+  }
+
+  // Pools for the current placement at a level of slack.
+  PoolBytes size_pools(int slack) {
+    plan_.residents = lay_out_residents(request_.model, plan_.chunks, plan_.placement, request_.contributions,
+                                        request_.has_store);
+    PoolBytes least{};
+    for (const ProgramKind kind : kinds()) {
+      const PoolBytes measured = measure_pools(input(), kind);
+      for (int p = 0; p < kPools; ++p) least[p] = std::max(least[p], measured[p]);
+    }
+    // How many of each are worth having: the next unit's piece while one is used; a deep queue of chunks to
+    // the disk.
+    static constexpr std::array<std::array<int, kPools>, 3> kCopies{
+        {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 1, 2, 1, 3, 3, 3, 4, 2}, {2, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
+    PoolBytes pools{};
+    for (int p = 0; p < kPools; ++p) pools[p] = least[p] * static_cast<std::uint64_t>(kCopies[slack][p]);
+    // Never more than all there is of a kind.
+    const auto cap = [&](Pool pool, std::uint64_t all) {
+      auto& bytes = pools[static_cast<std::size_t>(pool)];
+      bytes = std::min(bytes, std::max(all, least[static_cast<std::size_t>(pool)]));
+    };
+    std::uint64_t params = 0, states = 0, grads = 0, contribution = 0;
+    for (const Chunk& chunk : plan_.chunks) {
+      params += round_up(chunk.numel * dtype_bytes(request_.model.param_dtype), 4096);
+      states += state_slot_bytes(chunk.numel);
+      grads += round_up(chunk.numel * sum_element_bytes(request_.model, request_.contributions), 4096);
+      contribution += round_up(chunk.numel * dtype_bytes(request_.model.grad_dtype), 4096);
+    }
+    cap(Pool::piece, params);
+    cap(Pool::contribution, contribution);
+    cap(Pool::param_staging, params);
+    cap(Pool::state_staging, states);
+    cap(Pool::sum_staging, grads);
+    cap(Pool::grad_staging, contribution);
+    return pools;
+  }
+
+  std::uint64_t fixed_bytes(Tier tier) const {
+    std::uint64_t sum = 0;
+    for (const LedgerLine& line : request_.fixed) {
+      if (line.tier == tier) sum += line.bytes;
+    }
+    return sum;
+  }
+
+  std::array<std::uint64_t, kTiers> footprint(const PoolBytes& pools) const {
+    std::array<std::uint64_t, kTiers> bytes = plan_.residents.bytes;
+    for (int p = 0; p < kPools; ++p)
+      bytes[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))] += pools[p];
+    bytes[kNvme] += second_extents();
+    for (int tier = 0; tier < kTiers; ++tier) bytes[tier] += fixed_bytes(static_cast<Tier>(tier));
+    return bytes;
+  }
+
+  // The store keeps two extents a chunk; the residents count one.
+  std::uint64_t second_extents() const {
+    if (!request_.has_store || !request_.two_extents) return 0;
+    std::uint64_t sum = 0;
+    for (const Chunk& chunk : plan_.chunks) sum += state_slot_bytes(chunk.numel);
+    return sum;
+  }
+
+  bool fits(int slack) {
+    const auto bytes = footprint(size_pools(slack));
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (bytes[tier] > request_.budget_bytes[tier]) return false;
+    }
+    return true;
+  }
+
+  // Moves the largest number of items of one automatic class, first in the list first, to a faster tier such
+  // that all fits.
+  void promote(const DataClass& data, Tier to, int slack) {
+    std::vector<Tier>& tiers = plan_.placement.*data.tiers;
+    const std::vector<Tier> before = tiers;
+    const auto apply = [&](std::size_t count) {
+      tiers = before;
+      for (std::size_t i = 0; i < count; ++i) tiers[i] = std::min(tiers[i], to);
+    };
+    search(tiers.size(), apply, slack);
+  }
+
+  // The largest count in [0, limit] for which apply(count) fits; leaves that applied.
+  template <typename Apply>
+  void search(std::size_t limit, const Apply& apply, int slack) {
+    apply(limit);
+    if (fits(slack)) return;
+    std::size_t low = 0, high = limit;  // low fits, high does not
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      apply(middle);
+      (fits(slack) ? low : high) = middle;
+    }
+    apply(low);
+  }
+
+  void choose_automatic() {
+    int slack = request_.slack;
+    while (slack > 0 && !fits(slack)) --slack;
+    if (slack == 0 && !fits(0)) {
+      // A class left to the planner may still be the one that does not fit on the lowest tier (nvme): try
+      // host.
+      for (const DataClass& data : classes_) {
+        if (!data.wanted && has_nvme()) promote(data, Tier::host, 0);
+      }
+    }
+    plan_.slack = slack;
+    if (!fits(slack)) return;
+    for (const DataClass& data : classes_) {
+      if (!data.wanted) promote(data, Tier::host, slack);
+    }
+    // On the device: activations first (each crosses twice a micro-batch), then what spares a recomputation,
+    // then parameters (each crosses twice a micro-batch too, but stands beside a gathered piece anyway).
+    const DataClass& activations = classes_[1];
+    if (!activations.wanted) promote(activations, Tier::device, slack);
+    if (request_.recompute == Recompute::automatic) {
+      const std::size_t units = request_.model.units.size();
+      // The last blocks first: their saved values wait for the shortest time.
+      search(
+          units,
+          [&](std::size_t kept) {
+            for (std::size_t u = 0; u < units; ++u) plan_.placement.recompute[u] = u < units - kept;
+          },
+          slack);
+    }
+    if (!classes_[0].wanted) promote(classes_[0], Tier::device, slack);
+  }
+
+  void finish() {
+    plan_.fits = fits(plan_.slack);
+    plan_.pools = size_pools(plan_.slack);
+    write_ledger();
+    if (!plan_.fits) {
+      const PoolBytes least = size_pools(0);
+      plan_.least_bytes = footprint(least);
+      return;
+    }
+    plan_.programs.resize(kProgramKinds);
+    plan_.arena_bytes = {plan_.residents.bytes[kDevice], plan_.residents.bytes[kHost]};
+    for (int p = 0; p < kPools; ++p) {
+      plan_.arena_bytes[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))] += plan_.pools[p];
+    }
+    for (const ProgramKind kind : kinds()) {
+      plan_.programs[static_cast<std::size_t>(kind)] = compile(input(), kind, plan_.pools);
+    }
+  }
+
+  std::uint64_t resident_bytes(Tier tier, Item item) const {
+    std::uint64_t bytes = 0;
+    for (const Slot& slot : plan_.residents.slots) {
+      if (slot.tier == tier && slot.item == item) bytes += round_up(slot.bytes, 4096);
+    }
+    return bytes;
+  }
+
+  void write_ledger() {
+    Ledger& ledger = plan_.ledger;
+    ledger.budget_bytes = request_.budget_bytes;
+    for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+      const bool disk = tier == Tier::nvme;
+      ledger.add(tier, "parameters",
+                 resident_bytes(tier, Item::piece) + resident_bytes(tier, Item::param_chunk));
+      ledger.add(tier, "gradient sums", resident_bytes(tier, Item::grad_sum));
+      ledger.add(tier, disk ? "optimizer state, one extent a chunk" : "optimizer state",
+                 resident_bytes(tier, Item::state_chunk));
+      if (disk) ledger.add(tier, "optimizer state, second extents (commits)", second_extents());
+      ledger.add(tier, "activations between forward and backward", resident_bytes(tier, Item::activation));
+      for (int p = 0; p < kPools; ++p) {
+        if (tier_of(static_cast<Pool>(p)) == tier) {
+          ledger.add(tier, std::string(name_of(static_cast<Pool>(p))), plan_.pools[p]);
+        }
+      }
+    }
+    for (const LedgerLine& line : request_.fixed) ledger.add(line.tier, line.name, line.bytes);
+  }
+
+  const PlanRequest& request_;
+  Plan plan_;
+  std::vector<DataClass> classes_;
+};
+
+}  // namespace
+
+const StepProgram& Plan::program(ProgramKind kind) const {
+  check(has(kind), "the plan has no {} program", name_of(kind));
+  return programs[static_cast<std::size_t>(kind)];
+}
+
+bool Plan::has(ProgramKind kind) const {
+  return programs.size() > static_cast<std::size_t>(kind) &&
+         !programs[static_cast<std::size_t>(kind)].ops.empty();
+}
+
+Plan make_plan(const PlanRequest& request) {
+  return Planner(request).run();
+}
+
+std::array<std::uint64_t, kLanes> lane_bytes(const StepProgram& program) {
+  std::array<std::uint64_t, kLanes> bytes{};
+  for (const Op& op : program.ops) bytes[static_cast<std::size_t>(op.lane)] += op.bytes;
+  return bytes;
+}
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+// The plan of a run: model + budgets -> placement -> pools -> step programs. Pure: no device, clock, file or
+// global.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/plan/compile.h"
+#include "src/plan/ledger.h"
+
+namespace terrace {
+
+enum class Recompute : std::uint8_t { automatic, always, never };
+
+struct PlanRequest {
+  ModelShape model;
+  std::uint32_t contributions = 1;
+  std::uint64_t chunk_numel = 1u << 20;
+  // Shares by tier; nothing = the planner's choice: the fastest tier gets what saves most traffic a byte.
+  std::optional<TierShares> parameters;
+  std::optional<TierShares> gradients;
+  std::optional<TierShares> optimizer_state;
+  std::optional<TierShares> activations;
+  Recompute recompute = Recompute::automatic;
+  std::array<std::uint64_t, kTiers> budget_bytes{};  // nvme: also of a store without an nvme tier
+  bool nvme_tier = false;                            // classes of data may lie on nvme
+  bool has_store = false;                            // optimizer state has extents on nvme
+  bool two_extents = true;                           // of the store
+  std::vector<LedgerLine> fixed;                     // what else the run holds: libraries, token buffers
+  int slack = 2;  // 0: the least pools; 1: two of each; 2: deep queues. The most that fits is used.
+};
+
+struct Plan {
+  bool fits = false;
+  Ledger ledger;
+  // Where it does not fit: the smallest device and host budgets with which the same request would be
+  // accepted.
+  std::array<std::uint64_t, kTiers> least_bytes{};
+  std::vector<Chunk> chunks;
+  Placement placement;
+  Residents residents;
+  PoolBytes pools{};
+  int slack = 0;
+  std::vector<StepProgram>
+      programs;  // by ProgramKind; train_commit and commit only where a store has two extents
+  std::array<std::uint64_t, 2> arena_bytes{};  // device, host
+
+  const StepProgram& program(ProgramKind kind) const;
+  bool has(ProgramKind kind) const;
+};
+
+// Throws invalid_argument for requests that no budget could satisfy (nvme shares without an nvme tier or
+// store); returns fits = false, with ledger and least_bytes, for those that a larger budget would.
+Plan make_plan(const PlanRequest& request);
+
+// Bytes that a program moves on each lane.
+std::array<std::uint64_t, kLanes> lane_bytes(const StepProgram& program);
+
+}  // namespace terrace
