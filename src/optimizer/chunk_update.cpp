@@ -1,0 +1,157 @@
+#include "src/optimizer/chunk_update.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/cast.h"
+#include "src/base/fail.h"
+#include "src/base/parallel_for.h"
+
+namespace terrace {
+namespace {
+
+const void* advance(const void* data, DType dtype, std::uint64_t numel) {
+  return static_cast<const std::byte*>(data) + numel * dtype_bytes(dtype);
+}
+void* advance(void* data, DType dtype, std::uint64_t numel) {
+  return static_cast<std::byte*>(data) + numel * dtype_bytes(dtype);
+}
+
+// body(begin, end) for fixed pieces of [0, numel).
+template <typename Body>
+void for_pieces(std::uint64_t numel, const Body& body) {
+  parallel_for(div_up(numel, kUpdatePieceNumel), [&](std::size_t piece) {
+    const std::uint64_t begin = piece * kUpdatePieceNumel;
+    body(begin, std::min(numel, begin + kUpdatePieceNumel));
+  });
+}
+
+struct Update {
+  AdamWSource source;
+  AdamWTarget target;
+  GradientView gradient;
+  ParameterView parameter;
+  float grad_scale;
+
+  void copy_stream(const float* from, float* to, std::uint64_t begin, std::uint64_t end) const {
+    if (from != to) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(float));
+  }
+  void copy_state(std::uint64_t begin, std::uint64_t end) const {
+    copy_stream(source.master, target.master, begin, end);
+    copy_stream(source.exp_avg, target.exp_avg, begin, end);
+    copy_stream(source.exp_avg_sq, target.exp_avg_sq, begin, end);
+  }
+
+  void padding(std::uint64_t begin, std::uint64_t end) const {
+    if (begin >= end) return;
+    copy_state(begin, end);
+    std::memset(advance(parameter.data, parameter.dtype, begin), 0,
+                (end - begin) * dtype_bytes(parameter.dtype));
+  }
+
+  void untouched(std::uint64_t begin, std::uint64_t end) const {
+    copy_state(begin, end);
+    void* const out = advance(parameter.data, parameter.dtype, begin);
+    if (parameter.dtype == DType::bf16) {
+      cast(source.master + begin, static_cast<bf16*>(out), end - begin);
+    } else {
+      std::memcpy(out, source.master + begin, (end - begin) * sizeof(float));
+    }
+  }
+
+  void touched(std::uint64_t begin, std::uint64_t end, const AdamWScalars& scalars) const {
+    adamw({source.master + begin, source.exp_avg + begin, source.exp_avg_sq + begin},
+          {target.master + begin, target.exp_avg + begin, target.exp_avg_sq + begin},
+          advance(gradient.data, gradient.dtype, begin), gradient.dtype,
+          advance(parameter.data, parameter.dtype, begin), parameter.dtype, end - begin, grad_scale, scalars);
+  }
+};
+
+std::vector<AdamWScalars> make_scalars(std::span<const ChunkSegment> segments,
+                                       std::span<const AdamWHyper> groups, std::uint64_t numel) {
+  std::vector<AdamWScalars> scalars(segments.size());
+  std::uint64_t previous_end = 0;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const ChunkSegment& segment = segments[i];
+    check(
+        segment.offset >= previous_end && segment.offset <= numel && segment.numel <= numel - segment.offset,
+        "segment {} is [{}, +{}) in a chunk of {} elements, after one that ends at {}", i, segment.offset,
+        segment.numel, numel, previous_end);
+    previous_end = segment.offset + segment.numel;
+    if (!segment.touched) continue;
+    if (segment.group >= groups.size()) {
+      fail(ErrorCode::invalid_argument, "segment {} names parameter group {}; there are {}", i, segment.group,
+           groups.size());
+    }
+    scalars[i] = AdamWScalars::make(groups[segment.group], segment.step);
+  }
+  return scalars;
+}
+
+void require_blocks(std::span<double> block_sums, std::uint64_t numel) {
+  check(block_sums.size() == div_up(numel, kBlockNumel), "{} block sums for {} elements", block_sums.size(),
+        numel);
+}
+
+}  // namespace
+
+void update_chunk(const AdamWSource& source, const AdamWTarget& target, GradientView gradient,
+                  ParameterView parameter, std::uint64_t numel, std::span<const ChunkSegment> segments,
+                  std::span<const AdamWHyper> groups, float grad_scale) {
+  if (gradient.dtype == DType::f16 || parameter.dtype == DType::f16) {
+    fail(ErrorCode::unsupported, "update of a {} gradient and a {} parameter; wanted bf16 or fp32",
+         dtype_name(gradient.dtype), dtype_name(parameter.dtype));
+  }
+  const std::vector<AdamWScalars> scalars = make_scalars(segments, groups, numel);
+  const Update update{source, target, gradient, parameter, grad_scale};
+  for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
+    // The first segment that ends after `begin`.
+    const auto first = std::upper_bound(
+        segments.begin(), segments.end(), begin,
+        [](std::uint64_t at, const ChunkSegment& segment) { return at < segment.offset + segment.numel; });
+    std::uint64_t done = begin;
+    for (auto segment = first; segment != segments.end() && segment->offset < end; ++segment) {
+      const std::uint64_t from = std::max(begin, segment->offset);
+      const std::uint64_t to = std::min(end, segment->offset + segment->numel);
+      if (from >= to) continue;
+      update.padding(done, from);
+      if (segment->touched) {
+        update.touched(from, to, scalars[static_cast<std::size_t>(segment - segments.begin())]);
+      } else {
+        update.untouched(from, to);
+      }
+      done = to;
+    }
+    update.padding(done, end);
+  });
+}
+
+bool fold_chunk(GradientView gradient, float* accumulator, std::uint64_t numel, FoldPosition position,
+                std::span<double> block_sums) {
+  if (position.last) require_blocks(block_sums, numel);
+  std::atomic<bool> finite{true};
+  for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
+    double* const sums = position.last ? block_sums.data() + begin / kBlockNumel : nullptr;
+    if (!fold(advance(gradient.data, gradient.dtype, begin), gradient.dtype, accumulator + begin, end - begin,
+              position, sums)) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  return finite.load();
+}
+
+bool chunk_stats(GradientView gradient, std::uint64_t numel, std::span<double> block_sums) {
+  require_blocks(block_sums, numel);
+  std::atomic<bool> finite{true};
+  for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
+    if (!gradient_stats(advance(gradient.data, gradient.dtype, begin), gradient.dtype, end - begin,
+                        block_sums.data() + begin / kBlockNumel)) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  return finite.load();
+}
+
+}  // namespace terrace
