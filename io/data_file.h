@@ -11,9 +11,9 @@ class DataFile {
  public:
   enum class Mode { create, open, open_readonly, temporary };
 
-  // create: a new file (fails when it exists). open: an existing one. temporary: a nameless file in the folder
-  // `path`, gone when the process ends, however it ends (O_TMPFILE, or created and unlinked).
-  // O_DIRECT is used where a real 4096-byte write and read (for open modes: a read) through it work; else the page
+  // create: a new file (fails when it exists). open: an existing one. temporary: a nameless file in the
+  // folder `path`, gone when the process ends, however it ends (O_TMPFILE, or created and unlinked). O_DIRECT
+  // is used where a real 4096-byte write and read (for open modes: a read) through it work; else the page
   // cache, said once per file system in the log. Throws io_failed or not_found by path.
   DataFile(const std::string& path, Mode mode);
   ~DataFile();

@@ -1,0 +1,147 @@
+// Commits, epochs and the record: docs/store-format.md, "Commit" and "Opening to write".
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "io/store_files.h"
+#include "io/store_impl.h"
+#include "src/base/fail.h"
+#include "src/base/log.h"
+#include "src/base/units.h"
+
+namespace terrace {
+
+void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
+  bool again = false;
+  {
+    const Lock lock(mutex_);
+    check(parts_.manifest.two_extents, "a commit of a store with one extent a chunk");
+    check(writes_ == 0, "a commit while {} writes are under way", writes_);
+    check_usable(lock);
+    check(step >= highest_step_.value_or(0), "a commit of step {} after a write of step {}", step,
+          highest_step_.value_or(0));
+    check(step >= parts_.record.committed_step.value_or(0), "a commit of step {} after that of step {}", step,
+          parts_.record.committed_step.value_or(0));
+    again = is_committed(parts_.record, parts_.record.epoch, step);
+  }
+  if (run_state.size() > kMaxRunStateBytes) {
+    fail(ErrorCode::does_not_fit, "the run state has {} bytes, the store holds at most {}", run_state.size(),
+         kMaxRunStateBytes);
+  }
+  try {
+    if (again) {
+      if (run_state == parts_.run_state) return;
+      begin_epoch();  // the same step once more: what it writes must be newer than what stands there
+    }
+    if (parts_.record.epochs.size() >= kMaxEpochs) rewrite_oldest();
+    write_run_state(step, run_state);
+    flush_data();
+
+    Record record = next_record();
+    record.committed_step = step;
+    record.epochs = carried_epochs(parts_.record.epochs, carried(true));
+    if (record.epochs.empty() || record.epochs.back().epoch != record.epoch)
+      record.epochs.push_back({record.epoch, {}});
+    record.epochs.back().committed_step = step;
+    for (const Chunk& chunk : chunks_) {
+      if (chunk.newest == chunk.committed) continue;
+      const Trailer& now = chunk.trailers[static_cast<std::size_t>(chunk.newest)];
+      record.sum += cut_term(chunk.identity, now.epoch, now.step);
+      if (chunk.committed == kNoExtent) continue;
+      const Trailer& before = chunk.trailers[static_cast<std::size_t>(chunk.committed)];
+      record.sum -= cut_term(chunk.identity, before.epoch, before.step);
+    }
+    write_record(record);
+  } catch (...) {
+    const Lock lock(mutex_);
+    if (!failed_) failed_ = std::current_exception();
+    throw;
+  }
+  const Lock lock(mutex_);
+  for (Chunk& chunk : chunks_) chunk.committed = chunk.newest;  // the other extents may now be written
+  highest_step_.reset();
+  parts_.run_state = run_state;
+}
+
+void StoreImpl::begin_run() {
+  begin_epoch();
+  if (parts_.record.epochs.size() < kMaxEpochs) return;
+  logger()->info("the store {}: {} runs have left chunks; the oldest are rewritten", parts_.directory,
+                 kMaxEpochs);
+  const std::uint64_t step = parts_.record.committed_step.value();  // an epoch in the list has committed
+  commit(step, parts_.run_state);
+}
+
+void StoreImpl::begin_epoch() {
+  Record record = next_record();
+  record.epochs = carried_epochs(parts_.record.epochs, carried(false));
+  check(record.epochs.size() < kMaxEpochs, "{} epochs in the list", record.epochs.size());
+  record.epoch = parts_.record.epoch + 1;
+  record.process_id = static_cast<std::uint64_t>(::getpid());
+  record.epochs.push_back({record.epoch, {}});
+  write_record(record);
+}
+
+// Copies the chunks of the older half of the epochs into their working extents, as of this epoch and the
+// committed step. The commit that follows makes the list short again.
+void StoreImpl::rewrite_oldest() {
+  const std::vector<EpochEntry>& epochs = parts_.record.epochs;
+  const std::uint64_t last_old = epochs[epochs.size() / 2].epoch;
+  for (std::size_t i = 0; i < run_state_chunk(); ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.newest == kNoExtent || chunk.newest != chunk.committed) continue;
+    const Trailer trailer = chunk.trailers[static_cast<std::size_t>(chunk.committed)];
+    if (trailer.epoch > last_old) continue;
+    const AlignedBlock block(extent_bytes(parts_.manifest, i));
+    TransferGroup group;
+    read(i, block.span(), IoPriority::demand, group.add());
+    group.wait();
+    const ChunkVersion version{parts_.record.committed_step.value(), trailer.segment_steps};
+    write(i, block.span(), version, IoPriority::demand, group.add());
+    group.wait();
+  }
+}
+
+void StoreImpl::write_run_state(std::uint64_t step, const std::string& run_state) {
+  const std::uint64_t padded = round_up(run_state.size(), 4096);
+  const AlignedBlock block(padded + kTrailerBytes);
+  if (!run_state.empty()) std::memcpy(block.data(), run_state.data(), run_state.size());
+  TransferGroup group;
+  write_extent(run_state_chunk(), block.span(), run_state.size(), {step, {}}, IoPriority::demand,
+               group.add());
+  group.wait();
+}
+
+void StoreImpl::flush_data() {
+  for (const IoFile file : parts_.files.data_ids) queue_.flush(file);
+}
+
+Record StoreImpl::next_record() const {
+  Record record = parts_.record;
+  ++record.sequence;
+  return record;
+}
+
+void StoreImpl::write_record(const Record& record) {
+  const AlignedBlock block(kRecordBytes);
+  encode_record(record, block.span().first<kRecordBytes>());
+  transfer(queue_, IoDirection::write, parts_.files.record_id, record.sequence % kRecordPlaces * kRecordBytes,
+           block.span());
+  queue_.flush(parts_.files.record_id);
+  const Lock lock(mutex_);
+  parts_.record = record;
+}
+
+std::vector<std::uint64_t> StoreImpl::carried(bool newest) const {
+  std::set<std::uint64_t> epochs;
+  for (const Chunk& chunk : chunks_) {
+    const int extent = newest ? chunk.newest : chunk.committed;
+    if (extent != kNoExtent) epochs.insert(chunk.trailers[static_cast<std::size_t>(extent)].epoch);
+  }
+  return {epochs.begin(), epochs.end()};
+}
+
+}  // namespace terrace
