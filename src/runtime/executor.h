@@ -10,10 +10,10 @@
 
 namespace terrace {
 
-// One forward, recompute or backward of one unit and one contribution. operand[role] points at that operand on the
-// device (null when the operation has none); sizes are those of the UnitShape. `params` is the unit's flat parameter in
-// param dtype, `grads` its flat gradient in grad dtype (padding included: the executor writes zeros there),
-// `shared_grad` is fp32.
+// One forward, recompute or backward of one unit and one contribution. operand[role] points at that operand
+// on the device (null when the operation has none); sizes are those of the UnitShape. `params` is the unit's
+// flat parameter in param dtype, `grads` its flat gradient in grad dtype (padding included: the executor
+// writes zeros there), `shared_grad` is fp32.
 struct ComputeCall {
   OpKind kind = OpKind::forward;
   std::uint32_t unit = 0;

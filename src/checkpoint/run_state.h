@@ -1,0 +1,19 @@
+// What a commit keeps beside the chunks: where the run stands.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace terrace {
+
+struct RunState {
+  std::uint64_t step = 0;  // iterations done, dropped and skipped ones too
+  std::string sampler;     // DistributedSampler::save_state
+  std::string tokens;      // identity of the training tokens
+};
+
+std::string to_json(const RunState& state);
+// Throws corrupt for text that to_json did not write.
+RunState run_state_from_json(const std::string& json);
+
+}  // namespace terrace

@@ -1,0 +1,182 @@
+// What each kind of operation does.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/cast.h"
+#include "src/base/fail.h"
+#include "src/base/parallel_for.h"
+#include "src/optimizer/chunk_update.h"
+#include "src/runtime/runtime.h"
+
+namespace terrace {
+namespace {
+
+void cast_master(const float* master, std::byte* parameters, DType dtype, std::uint64_t numel) {
+  constexpr std::uint64_t kPiece = 16 * kBlockNumel;
+  parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
+    const std::uint64_t begin = piece * kPiece;
+    const std::uint64_t count = std::min(kPiece, numel - begin);
+    if (dtype == DType::bf16) {
+      cast(master + begin, reinterpret_cast<bf16*>(parameters) + begin, count);
+    } else {
+      std::memcpy(parameters + begin * sizeof(float), master + begin, count * sizeof(float));
+    }
+  });
+}
+
+}  // namespace
+
+void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
+  switch (op.kind) {
+    case OpKind::copy_to_device:
+    case OpKind::copy_to_host:
+      std::memcpy(leases[1].data(), leases[0].data(), op.accesses[0].bytes);
+      return;
+    case OpKind::forward:
+    case OpKind::backward:
+    case OpKind::recompute:
+      return compute(op, leases);
+    case OpKind::fold:
+      return fold(op, leases);
+    case OpKind::grad_stats:
+      return decide();
+    case OpKind::update:
+    case OpKind::cast_param:
+    case OpKind::visit_state:
+      return update(op, leases);
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+      fail(ErrorCode::internal, "{} needs a communicator", name_of(op.kind));
+    default:
+      break;
+  }
+  // nvme, one at a time: only in adversarial mode.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  std::exception_ptr failure;
+  start_nvme(op, leases, [&](std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    failure = std::move(error);
+    done = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return done; });
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Runtime::compute(const Op& op, const std::vector<Lease>& leases) {
+  ComputeCall call;
+  call.kind = op.kind;
+  call.unit = op.unit;
+  call.contribution = op.micro_batch;
+  for (std::size_t i = 0; i < op.accesses.size(); ++i) {
+    call.operand[static_cast<std::size_t>(op.accesses[i].role)] = leases[i].data();
+  }
+  parts_.executor->run(call);
+}
+
+void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
+  const Chunk& chunk = parts_.plan->chunks[op.chunk];
+  const std::uint32_t contributions = current_->program.contributions;
+  const std::span<double> sums{block_sums_.data() + first_block_[op.chunk], chunk.numel / kBlockNumel};
+  const GradientView gradient{leases[0].data(), parts_.model->grad_dtype};
+  if (contributions == 1) {
+    if (leases.size() > 1) std::memcpy(leases[1].data(), leases[0].data(), op.accesses[0].bytes);
+    chunk_stats(gradient, chunk.numel, sums);
+  } else {
+    fold_chunk(gradient, reinterpret_cast<float*>(leases[1].data()), chunk.numel,
+               {op.micro_batch == 0, op.micro_batch + 1 == contributions}, sums);
+  }
+}
+
+void Runtime::decide() {
+  ExactSum sum;  // a block that is not finite has an infinite sum
+  for (const double block : block_sums_) sum.add(block);
+  outcome_.verdict = make_verdict(sum, inputs_->clip_norm, inputs_->loss_scale);
+  dropped_ = !outcome_.verdict.finite;
+}
+
+// update, cast_param and visit_state: all see a chunk's streams.
+void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
+  const Chunk& chunk = parts_.plan->chunks[op.chunk];
+  const StateLayout layout = state_layout(adamw_streams(), chunk.numel);
+  std::array<float*, 3> streams{};
+  for (std::size_t s = 0; s < streams.size(); ++s) {
+    streams[s] = reinterpret_cast<float*>(leases[0].data() + layout.offset_bytes[s]);
+  }
+  std::vector<std::uint64_t>& steps = segment_steps_[op.chunk];
+  if (op.kind == OpKind::visit_state) {
+    visitor({op.chunk, {streams[0], streams[1], streams[2]}, steps});
+    return;
+  }
+  const DType param_dtype = parts_.model->param_dtype;
+  if (op.kind == OpKind::cast_param) {
+    cast_master(streams[0], leases[1].data(), param_dtype, chunk.numel);
+    return;
+  }
+  const UnitShape& unit = parts_.model->units[chunk.unit];
+  std::vector<ChunkSegment> segments;
+  for (std::size_t s = 0; s < chunk.segments.size(); ++s) {
+    const Segment& segment = chunk.segments[s];
+    segments.push_back({segment.offset, segment.numel(), unit.tensors[segment.tensor].group, ++steps[s]});
+  }
+  const DType sum_dtype = current_->program.contributions > 1 ? DType::f32 : parts_.model->grad_dtype;
+  update_chunk({streams[0], streams[1], streams[2]}, {streams[0], streams[1], streams[2]},
+               {leases[1].data(), sum_dtype}, {leases[2].data(), param_dtype}, chunk.numel, segments,
+               inputs_->groups, outcome_.verdict.grad_scale);
+}
+
+void Runtime::initialise_state(std::uint32_t chunk, std::byte* state) {
+  const StateLayout layout = state_layout(adamw_streams(), parts_.plan->chunks[chunk].numel);
+  std::memset(state, 0, layout.payload_bytes);
+  parts_.initial_master(chunk, reinterpret_cast<float*>(state + layout.offset_bytes[0]));
+}
+
+void Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
+                         std::function<void(std::exception_ptr)> done) {
+  const auto memory = [&](std::size_t access) -> std::span<std::byte> {
+    return {leases[access].data(), op.accesses[access].bytes};
+  };
+  const auto extent = [&](std::size_t access) {
+    const std::uint32_t index = parts_.plan->residents.scratch_extent.at(op.accesses[access].slot);
+    check(index != kNone && parts_.scratch != nullptr, "{} of a slot without a scratch extent",
+          name_of(op.kind));
+    return index;
+  };
+  switch (op.kind) {
+    case OpKind::read_state: {
+      const std::size_t target = op.accesses.size() - 1;
+      if (parts_.store == nullptr || !parts_.store->written(op.chunk)) {
+        initialise_state(op.chunk, leases[target].data());
+        return done(nullptr);
+      }
+      segment_steps_[op.chunk] = parts_.store->version(op.chunk).segment_steps;
+      parts_.store->read(op.chunk, memory(target), IoPriority::prefetch, std::move(done));
+      return;
+    }
+    case OpKind::write_state:
+      parts_.store->write(op.chunk, memory(0), {inputs_->step, segment_steps_[op.chunk]},
+                          IoPriority::write_back, std::move(done));
+      return;
+    case OpKind::read_param:
+    case OpKind::read_gradient:
+    case OpKind::read_activation:
+      parts_.scratch->read(extent(0), memory(1), IoPriority::demand, std::move(done));
+      return;
+    case OpKind::write_param:
+    case OpKind::write_gradient:
+    case OpKind::write_activation:
+      parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
+      return;
+    case OpKind::commit:
+      parts_.store->commit(inputs_->step, inputs_->run_state);
+      return done(nullptr);
+    default:
+      fail(ErrorCode::internal, "{} is not an nvme operation", name_of(op.kind));
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,222 @@
+#include "src/runtime/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "src/base/fail.h"
+
+namespace terrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// Completed by the I/O queue.
+class TransferEvent : public Event {
+ public:
+  void complete(std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      error_ = std::move(error);
+    }
+    changed_.notify_all();
+  }
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+Runtime::Runtime(const RuntimeParts& parts, const RuntimeOptions& options)
+    : parts_(parts), options_(options) {
+  for (auto& stream : streams_) stream = parts_.device->make_stream();
+  programs_.resize(kProgramKinds);
+  for (int kind = 0; kind < kProgramKinds; ++kind) {
+    if (!parts_.plan->has(static_cast<ProgramKind>(kind))) continue;
+    programs_[kind] = std::make_unique<ReadyProgram>(parts_.plan->program(static_cast<ProgramKind>(kind)),
+                                                     *parts_.arenas, options.adversarial);
+  }
+  std::size_t blocks = 0;
+  for (const Chunk& chunk : parts_.plan->chunks) {
+    first_block_.push_back(blocks);
+    blocks += chunk.numel / kBlockNumel;
+    segment_steps_.emplace_back(chunk.segments.size(), 0);
+  }
+  block_sums_.resize(blocks);
+}
+
+Runtime::~Runtime() = default;
+
+StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
+  current_ = programs_[static_cast<std::size_t>(kind)].get();
+  check(current_ != nullptr, "no {} program was compiled", name_of(kind));
+  inputs_ = &inputs;
+  dropped_ = false;
+  outcome_ = {};
+  current_->slots.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    events_.assign(current_->program.ops.size(), nullptr);
+  }
+  const std::uint64_t nvme_busy_us = parts_.queue != nullptr ? parts_.queue->stats().busy_us : 0;
+  const auto start = Clock::now();
+  if (options_.adversarial) {
+    run_adversarial();
+  } else {
+    threads_.run([this](Lane lane) {
+      try {
+        issue(lane);
+      } catch (...) {
+        stop(std::current_exception());
+      }
+    });
+  }
+  if (parts_.queue != nullptr) {
+    parts_.queue->drain();  // also after a failure: the arenas are in use until then
+    outcome_.lanes[static_cast<std::size_t>(Lane::nvme)].busy_us =
+        static_cast<double>(parts_.queue->stats().busy_us - nvme_busy_us);
+  }
+  outcome_.wall_us = us_since(start);
+  const std::lock_guard lock(mutex_);
+  events_.clear();
+  if (failure_) std::rethrow_exception(failure_);
+  return outcome_;
+}
+
+// The lane's thread: operations in list order, each after what it waits for.
+void Runtime::issue(Lane lane) {
+  Stream& stream = *streams_[static_cast<std::size_t>(lane)];
+  const auto& ops = current_->lanes[static_cast<std::size_t>(lane)];
+  for (const OpId id : ops) {
+    for (const OpId wait : current_->program.ops[id].waits) stream.wait(event_of(wait));
+    if (lane == Lane::nvme) {
+      issue_nvme(id);
+    } else {
+      stream.launch([this, id] { execute(id); });
+      set_event(id, stream.record());
+    }
+  }
+  if (lane == Lane::nvme) {
+    for (const OpId id : ops) event_of(id)->wait();
+  } else {
+    stream.synchronize();
+  }
+}
+
+void Runtime::issue_nvme(OpId id) {
+  const Op& op = current_->program.ops[id];
+  auto event = std::make_shared<TransferEvent>();
+  set_event(id, event);
+  if (op.predicated && dropped_) {
+    execute(id);
+    event->complete(nullptr);
+    return;
+  }
+  auto leases = std::make_shared<std::vector<Lease>>(lease_all(op));
+  LaneStats& stats = outcome_.lanes[static_cast<std::size_t>(Lane::nvme)];
+  ++stats.operations;
+  stats.bytes += op.bytes;
+  start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
+    leases->clear();
+    if (error) stop(error);
+    event->complete(error);
+  });
+}
+
+// Everything is issued, nothing runs; then the lanes are waited for in an order drawn from the seed. nvme
+// operations start in list order but end in any: each is a stream of its own behind a gate that holds the
+// waits so far.
+void Runtime::run_adversarial() {
+  const StepProgram& program = current_->program;
+  auto gate = parts_.device->make_stream();
+  std::vector<std::unique_ptr<Stream>> transfers;
+  for (OpId id = 0; id < program.ops.size(); ++id) {
+    const Op& op = program.ops[id];
+    Stream* stream = streams_[static_cast<std::size_t>(op.lane)].get();
+    if (op.lane == Lane::nvme) {
+      for (const OpId wait : op.waits) gate->wait(event_of(wait));
+      transfers.push_back(parts_.device->make_stream());
+      stream = transfers.back().get();
+      stream->wait(gate->record());
+    } else {
+      for (const OpId wait : op.waits) stream->wait(event_of(wait));
+    }
+    stream->launch([this, id] { execute(id); });
+    set_event(id, stream->record());
+  }
+  std::vector<Stream*> order;
+  for (auto& stream : streams_) order.push_back(stream.get());
+  for (auto transfer = transfers.rbegin(); transfer != transfers.rend(); ++transfer)
+    order.push_back(transfer->get());
+  std::mt19937_64 random(options_.adversarial_seed);
+  if (options_.adversarial_seed != 0) std::shuffle(order.begin(), order.end(), random);
+  try {
+    if (options_.adversarial_first < program.ops.size() && options_.adversarial_kind == program.kind) {
+      event_of(options_.adversarial_first)->wait();
+    }
+    for (Stream* stream : order) stream->synchronize();
+  } catch (...) {
+    stop(std::current_exception());
+  }
+}
+
+EventPtr Runtime::event_of(OpId id) {
+  std::unique_lock lock(mutex_);
+  issued_.wait(lock, [&] { return failure_ || events_[id]; });
+  if (failure_) throw Error(ErrorCode::cancelled, "stopped: another lane failed");
+  return events_[id];
+}
+
+void Runtime::set_event(OpId id, EventPtr event) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_[id] = std::move(event);
+  }
+  issued_.notify_all();
+}
+
+void Runtime::stop(std::exception_ptr cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(cause);
+  }
+  issued_.notify_all();
+}
+
+std::vector<Lease> Runtime::lease_all(const Op& op) {
+  std::vector<Lease> leases;
+  leases.reserve(op.accesses.size());
+  for (const Access& access : op.accesses) leases.emplace_back(current_->slots, access);
+  return leases;
+}
+
+void Runtime::execute(OpId id) {
+  const Op& op = current_->program.ops[id];
+  std::vector<Lease> leases = lease_all(op);
+  if (op.predicated && dropped_) return;
+  const auto start = Clock::now();
+  execute_now(op, leases);
+  LaneStats& stats =
+      outcome_.lanes[static_cast<std::size_t>(op.lane)];  // one thread at a time writes a lane's
+  ++stats.operations;
+  stats.bytes += op.bytes;
+  stats.flops += op.flops;
+  stats.busy_us += us_since(start);
+}
+
+}  // namespace terrace

@@ -1,0 +1,133 @@
+// Runs step programs: one thread a lane, operations in list order, each after what it waits for.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/extent_store.h"
+#include "io/scratch.h"
+#include "kernels/cpu/adamw.h"
+#include "src/device/device.h"
+#include "src/memory/slot_table.h"
+#include "src/optimizer/verdict.h"
+#include "src/plan/plan.h"
+#include "src/runtime/executor.h"
+#include "src/runtime/lane_threads.h"
+#include "src/runtime/ready_program.h"
+
+namespace terrace {
+
+// What a runtime works with; all must outlive it. `store` is null where nothing is kept on disk, `scratch`
+// where the plan has no scratch extents.
+struct RuntimeParts {
+  const ModelShape* model = nullptr;
+  const Plan* plan = nullptr;
+  Device* device = nullptr;
+  const Arenas* arenas = nullptr;
+  Executor* executor = nullptr;
+  IoQueue* queue = nullptr;
+  ExtentStore* store = nullptr;
+  Scratch* scratch = nullptr;
+  // Fills the master parameters of a chunk (numel floats, padding included) with their initial values.
+  std::function<void(std::uint32_t chunk, float* master)> initial_master;
+};
+
+struct RuntimeOptions {
+  bool adversarial = false;            // the device was made so too: operations run as late as the program allows
+  std::uint64_t adversarial_seed = 0;  // in which order the lanes are waited for; 0: compute first
+  // In the program of this kind, the operation that is waited for before all others (kNone: none).
+  ProgramKind adversarial_kind = ProgramKind::train;
+  OpId adversarial_first = kNone;
+};
+
+// What one step is run with.
+struct StepInputs {
+  std::uint64_t step = 0;          // iterations done when it ends: 1 for the first
+  std::vector<AdamWHyper> groups;  // by parameter group
+  double clip_norm = 0;            // 0 = no clipping
+  double loss_scale = 1;           // what the gradient is larger by
+  std::string run_state;           // for a commit
+};
+
+// A chunk's state as a visitor sees it: one pointer a stream, and Adam's step count of each segment.
+struct ChunkState {
+  std::uint32_t chunk = 0;
+  std::array<const float*, 3> streams{};
+  std::span<const std::uint64_t> segment_steps;
+};
+
+struct LaneStats {
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;
+  double flops = 0;
+  double busy_us = 0;  // nvme: with at least one transfer under way
+};
+
+struct StepOutcome {
+  Verdict verdict;
+  double wall_us = 0;
+  std::array<LaneStats, kLanes> lanes{};
+};
+
+// Thread contract: run() and the accessors from one thread; run() blocks until the program has ended on every
+// lane. A failure on one lane stops the others; the first cause is rethrown once, when nothing is under way
+// any more. After a failure only the destructor may be called.
+class Runtime {
+ public:
+  Runtime(const RuntimeParts& parts, const RuntimeOptions& options = {});
+  ~Runtime();
+
+  StepOutcome run(ProgramKind kind, const StepInputs& inputs);
+
+  // Called for every chunk by ProgramKind::visit, on the optimizer lane, in chunk order.
+  std::function<void(const ChunkState&)> visitor;
+
+ private:
+  void issue(Lane lane);
+  void issue_nvme(OpId id);
+  void run_adversarial();
+  EventPtr event_of(OpId id);
+  void set_event(OpId id, EventPtr event);
+  void stop(std::exception_ptr cause);
+  void execute(OpId id);
+  void execute_now(const Op& op, std::vector<Lease>& leases);
+  void compute(const Op& op, const std::vector<Lease>& leases);
+  void fold(const Op& op, const std::vector<Lease>& leases);
+  void decide();
+  void update(const Op& op, const std::vector<Lease>& leases);
+  // Starts a transfer; `done` is called once, possibly before this returns.
+  void start_nvme(const Op& op, std::vector<Lease>& leases, std::function<void(std::exception_ptr)> done);
+  void initialise_state(std::uint32_t chunk, std::byte* state);
+  std::vector<Lease> lease_all(const Op& op);
+
+  RuntimeParts parts_;
+  RuntimeOptions options_;
+  std::vector<std::unique_ptr<ReadyProgram>> programs_;  // by ProgramKind
+  std::array<std::unique_ptr<Stream>, kLanes> streams_;
+  std::vector<std::vector<std::uint64_t>> segment_steps_;  // by chunk
+  std::vector<std::size_t> first_block_;                   // of each chunk in block_sums_
+  std::vector<double> block_sums_;
+
+  // Of the run under way.
+  ReadyProgram* current_ = nullptr;
+  const StepInputs* inputs_ = nullptr;
+  std::atomic<bool> dropped_{false};
+  StepOutcome outcome_;
+  std::mutex mutex_;
+  std::condition_variable issued_;
+  std::vector<EventPtr> events_;  // by operation; null until issued. Guarded by mutex_
+  std::exception_ptr failure_;    // the first. Guarded by mutex_
+
+  LaneThreads threads_;  // last: stops before the rest is destroyed
+};
+
+}  // namespace terrace

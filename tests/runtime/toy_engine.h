@@ -1,0 +1,45 @@
+// A runtime on a toy model: every output of every operation depends on every byte of every operand.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/plan/plan.h"
+#include "src/runtime/runtime.h"
+
+namespace terrace {
+
+// Fills what it writes from one weighted sum over all that it reads.
+class ToyExecutor : public Executor {
+ public:
+  explicit ToyExecutor(const ModelShape& model) : model_(model) {}
+  void run(const ComputeCall& call) override;
+
+  std::vector<double> losses;           // one a backward of the last unit
+  std::uint32_t fail_at_unit = kNone;   // throw in this unit's backward
+
+ private:
+  const ModelShape& model_;
+};
+
+struct ToyResult {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::string hash;
+  friend bool operator==(const ToyResult&, const ToyResult&) = default;
+};
+
+struct ToyOptions {
+  RuntimeOptions runtime = {};
+  std::uint32_t fail_at_unit = kNone;
+  std::shared_ptr<IoHooks> hooks = nullptr;
+};
+
+// Two steps of `plan`, the second with a commit, in a new store under `folder`; then a visit of all states.
+ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder, const ToyOptions& options = {});
+
+// Half of every class on disk, the least pools: most operations and the tightest reuse.
+PlanRequest tight_request(std::uint32_t contributions);
+
+}  // namespace terrace
