@@ -1,5 +1,5 @@
-// The configuration of a run: one struct, defaults in place. Read from TOML (docs/configuration.md is generated from
-// the same table that reads it).
+// The configuration of a run: one struct, defaults in place. Read from TOML (docs/configuration.md is
+// generated from the same table that reads it).
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct Config {
     std::uint32_t layers = 12;
     std::uint32_t width = 768;
     std::uint32_t heads = 12;
-    std::uint32_t kv_heads = 0;          // 0 = heads
-    std::uint32_t mlp_width = 0;         // 0 = 4 * width
+    std::uint32_t kv_heads = 0;   // 0 = heads
+    std::uint32_t mlp_width = 0;  // 0 = 4 * width
     std::uint32_t vocabulary = 256;
-    std::uint32_t context = 256;         // tokens of a sample
+    std::uint32_t context = 256;  // tokens of a sample
     bool tied_head = true;
     std::string norm = "layernorm";
     std::string position = "learned";
@@ -39,31 +39,31 @@ struct Config {
     double init_std = 0.02;
   } model;
   struct Data {
-    std::string path;                    // folder written by `terrace data prepare`
+    std::string path;  // folder written by `terrace data prepare`
   } data;
   struct Train {
     std::uint64_t steps = 100;
-    std::uint32_t micro_batch = 4;       // samples of a contribution
-    std::uint32_t micro_batches = 1;     // contributions of a step, over all ranks
-    std::uint64_t eval_every = 0;        // 0 = only at the end
-    std::uint32_t eval_batches = 8;      // contributions of one evaluation
+    std::uint32_t micro_batch = 4;    // samples of a contribution
+    std::uint32_t micro_batches = 1;  // contributions of a step, over all ranks
+    std::uint64_t eval_every = 0;     // 0 = only at the end
+    std::uint32_t eval_batches = 8;   // contributions of one evaluation
     std::uint64_t seed = 1;
-    std::string recompute = "auto";      // auto, always, never: rebuild a block's activations in backward
+    std::string recompute = "auto";  // auto, always, never: rebuild a block's activations in backward
   } train;
   struct Optimizer {
     double lr = 3e-4;
     double beta1 = 0.9;
     double beta2 = 0.95;
     double eps = 1e-8;
-    double weight_decay = 0.1;           // not on biases, norms
-    double clip_norm = 1.0;              // 0 = no clipping
-    std::string schedule = "cosine";     // constant, linear, cosine
+    double weight_decay = 0.1;        // not on biases, norms
+    double clip_norm = 1.0;           // 0 = no clipping
+    std::string schedule = "cosine";  // constant, linear, cosine
     std::uint64_t warmup_steps = 0;
-    double min_lr_ratio = 0.1;           // of lr, at the last step of linear and cosine
+    double min_lr_ratio = 0.1;  // of lr, at the last step of linear and cosine
   } optimizer;
   struct Precision {
-    std::string compute = "bf16";        // bf16, fp32
-    std::string grad = "auto";           // auto (= compute), bf16, fp32
+    std::string compute = "bf16";  // bf16, fp32
+    std::string grad = "auto";     // auto (= compute), bf16, fp32
   } precision;
   struct Tiers {
     std::uint64_t device_bytes = std::uint64_t{4} << 30;
@@ -78,24 +78,24 @@ struct Config {
     std::uint64_t chunk_numel = 1u << 20;  // elements of a chunk; multiple of 4096
   } placement;
   struct Store {
-    std::string path;                    // empty = no store: nothing can be resumed
+    std::string path;  // empty = no store: nothing can be resumed
   } store;
   struct Commit {
-    std::int64_t every_steps = -1;       // -1 = auto, 0 = never
+    std::int64_t every_steps = -1;  // -1 = auto, 0 = never
   } commit;
   struct Io {
-    std::string queue = "auto";          // auto, uring, threads
+    std::string queue = "auto";  // auto, uring, threads
     std::uint32_t depth = 16;
     std::uint64_t piece_bytes = 1u << 20;
   } io;
   struct Compute {
-    std::uint32_t threads = 0;           // 0 = one a core
-    bool adversarial = false;            // delay every asynchronous operation until something waits for it; for tests
+    std::uint32_t threads = 0;  // 0 = one a core
+    bool adversarial = false;   // delay every asynchronous operation until something waits for it; for tests
   } compute;
 };
 
-// Reads `file`; then applies `overrides` ("train.steps=20"), each in TOML syntax. Throws invalid_argument naming file, line
-// and key, what was wanted, and the nearest known key; not_found for the file.
+// Reads `file`; then applies `overrides` ("train.steps=20"), each in TOML syntax. Throws invalid_argument
+// naming file, line and key, what was wanted, and the nearest known key; not_found for the file.
 Config load_config(const std::string& file, const std::vector<std::string>& overrides = {});
 
 // The documentation of every key, as the Markdown of docs/configuration.md.

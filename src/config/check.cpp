@@ -1,0 +1,67 @@
+#include <set>
+
+#include "src/base/fail.h"
+#include "src/base/units.h"
+#include "src/config/keys.h"
+
+namespace terrace {
+namespace {
+
+void check_model(const Config::Model& model, const std::string& source) {
+  if (model.width % model.heads != 0) {
+    fail(ErrorCode::invalid_argument, "{}: model.heads = {} does not divide model.width = {}", source,
+         model.heads, model.width);
+  }
+  if (model.kv_heads != 0 && model.heads % model.kv_heads != 0) {
+    fail(ErrorCode::invalid_argument, "{}: model.kv_heads = {} does not divide model.heads = {}", source,
+         model.kv_heads, model.heads);
+  }
+}
+
+void check_placement(const Config& config, std::string_view name, const PlacementShares& shares,
+                     const std::string& source) {
+  if (shares.automatic) return;
+  if (shares.nvme > 0 && config.tiers.nvme.empty()) {
+    fail(ErrorCode::invalid_argument,
+         "{}: placement.{} puts a share of {} on nvme, but tiers.nvme names no path", source, name,
+         shares.nvme);
+  }
+  if (shares.host > 0 && config.tiers.host_bytes == 0) {
+    fail(ErrorCode::invalid_argument, "{}: placement.{} puts a share of {} on host, but tiers.host is 0",
+         source, name, shares.host);
+  }
+  if (shares.device > 0 && config.tiers.device_bytes == 0) {
+    fail(ErrorCode::invalid_argument, "{}: placement.{} puts a share of {} on device, but tiers.device is 0",
+         source, name, shares.device);
+  }
+}
+
+}  // namespace
+
+void check_config(const Config& config, const std::string& source) {
+  check_model(config.model, source);
+  const std::pair<const char*, std::uint64_t> kWholeBlocks[] = {
+      {"placement.chunk_numel", config.placement.chunk_numel}, {"io.piece_bytes", config.io.piece_bytes}};
+  for (const auto& [name, value] : kWholeBlocks) {
+    if (value % kBlockNumel != 0) {
+      fail(ErrorCode::invalid_argument, "{}: {} = {} is not a multiple of {}; the nearest below is {}",
+           source, name, value, kBlockNumel, value / kBlockNumel * kBlockNumel);
+    }
+  }
+  check_placement(config, "parameters", config.placement.parameters, source);
+  check_placement(config, "gradients", config.placement.gradients, source);
+  check_placement(config, "optimizer_state", config.placement.optimizer_state, source);
+  check_placement(config, "activations", config.placement.activations, source);
+  std::set<std::string> paths;
+  for (const auto& path : config.tiers.nvme) {
+    if (!paths.insert(path.path).second) {
+      fail(ErrorCode::invalid_argument, "{}: tiers.nvme names {} twice", source, path.path);
+    }
+  }
+  if (config.commit.every_steps > 0 && config.store.path.empty()) {
+    fail(ErrorCode::invalid_argument, "{}: commit.every_steps = {} needs store.path, the folder to commit to",
+         source, config.commit.every_steps);
+  }
+}
+
+}  // namespace terrace

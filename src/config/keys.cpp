@@ -1,0 +1,225 @@
+#include "src/config/keys.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+using FieldOf = ConfigField (*)(Config&);
+
+ConfigKey integer(std::string_view name, FieldOf field, std::string_view unit, KeyRange range,
+                  std::string_view doc) {
+  return {name, KeyForm::integer, unit, range, {}, field, doc};
+}
+ConfigKey number(std::string_view name, FieldOf field, KeyRange range, std::string_view doc) {
+  return {name, KeyForm::number, "", range, {}, field, doc};
+}
+ConfigKey size(std::string_view name, FieldOf field, KeyRange range, std::string_view doc) {
+  return {name, KeyForm::size, "bytes", range, {}, field, doc};
+}
+ConfigKey choice(std::string_view name, FieldOf field, std::vector<std::string_view> choices,
+                 std::string_view doc) {
+  return {name, KeyForm::choice, "", {}, std::move(choices), field, doc};
+}
+ConfigKey other(KeyForm form, std::string_view name, FieldOf field, std::string_view doc) {
+  return {name, form, "", {}, {}, field, doc};
+}
+
+// F(model.width): a function that points at that field of a Config.
+#define F(member) [](Config& config) -> ConfigField { return &config.member; }
+
+const std::vector<ConfigKey>& keys() {
+  static const std::vector<ConfigKey> kKeys{
+      integer("model.layers", F(model.layers), "", {1, 4096}, "Transformer blocks."),
+      integer("model.width", F(model.width), "", {1, 1 << 20}, "Width of the residual stream."),
+      integer("model.heads", F(model.heads), "", {1, 65536}, "Attention heads; divides `model.width`."),
+      integer("model.kv_heads", F(model.kv_heads), "", {0, 65536},
+              "Heads of keys and values; divides `model.heads`. 0 = as many as `model.heads`."),
+      integer("model.mlp_width", F(model.mlp_width), "", {0, 1 << 22},
+              "Inner width of the MLP. 0 = four times `model.width`."),
+      integer("model.vocabulary", F(model.vocabulary), "tokens", {2, 1 << 24},
+              "Rows of the embedding. Byte tokens use the first 256; at least the vocabulary of the data."),
+      integer("model.context", F(model.context), "tokens", {1, 1 << 20}, "Tokens of a sample."),
+      other(KeyForm::flag, "model.tied_head", F(model.tied_head),
+            "The head reads the embedding instead of weights of its own."),
+      choice("model.norm", F(model.norm), {"layernorm"},
+             "Normalisation before attention, before the MLP and before the head."),
+      choice("model.position", F(model.position), {"learned"},
+             "How positions enter: a learned embedding of each."),
+      choice("model.mlp", F(model.mlp), {"gelu"}, "The MLP: two products with a GELU (tanh form) between."),
+      number("model.init_std", F(model.init_std), {0, 10}, "Standard deviation of the initial weights."),
+      other(KeyForm::text, "data.path", F(data.path), "Folder written by `terrace data prepare`."),
+      integer("train.steps", F(train.steps), "steps", {1, kNoLimit},
+              "Steps of the whole run, those before a resume included."),
+      integer("train.micro_batch", F(train.micro_batch), "samples", {1, 1 << 24},
+              "Samples of a contribution."),
+      integer("train.micro_batches", F(train.micro_batches), "", {1, 1 << 24},
+              "Contributions of a step, over all ranks: a step has `micro_batch * micro_batches` samples."),
+      integer("train.eval_every", F(train.eval_every), "steps", {0, kNoLimit},
+              "Steps between two evaluations on the validation split. 0 = only at the end."),
+      integer("train.eval_batches", F(train.eval_batches), "", {0, 1 << 24},
+              "Contributions of one evaluation. 0 = no evaluation at all."),
+      integer("train.seed", F(train.seed), "", {0, kNoLimit},
+              "Seed of the initial weights and of the order of samples."),
+      choice("train.recompute", F(train.recompute), {"auto", "always", "never"},
+             "Rebuild a block's activations in backward instead of keeping them; the numbers are the same "
+             "either way."),
+      number("optimizer.lr", F(optimizer.lr), {0, kNoLimit}, "Peak learning rate of AdamW."),
+      number("optimizer.beta1", F(optimizer.beta1), {0, 1, false, true}, "Decay of the first moment."),
+      number("optimizer.beta2", F(optimizer.beta2), {0, 1, false, true}, "Decay of the second moment."),
+      number("optimizer.eps", F(optimizer.eps), {0, 1, true, false},
+             "Added to the root of the second moment."),
+      number("optimizer.weight_decay", F(optimizer.weight_decay), {0, kNoLimit},
+             "Decoupled weight decay; not on biases and norms."),
+      number("optimizer.clip_norm", F(optimizer.clip_norm), {0, kNoLimit},
+             "Largest norm of the whole gradient; above it the gradient is scaled down. 0 = no clipping."),
+      choice("optimizer.schedule", F(optimizer.schedule), {"constant", "linear", "cosine"},
+             "Learning rate after the warm-up."),
+      integer("optimizer.warmup_steps", F(optimizer.warmup_steps), "steps", {0, kNoLimit},
+              "Steps in which the learning rate rises linearly to `optimizer.lr`."),
+      number("optimizer.min_lr_ratio", F(optimizer.min_lr_ratio), {0, 1},
+             "Learning rate at the last step of `linear` and `cosine`, as a share of `optimizer.lr`."),
+      choice("precision.compute", F(precision.compute), {"bf16", "fp32"},
+             "Parameters and activations as compute sees them. Masters and moments are fp32 always."),
+      choice("precision.grad", F(precision.grad), {"auto", "bf16", "fp32"},
+             "What a contribution and the summed gradient are rounded to. `auto` = `precision.compute`."),
+      size("tiers.device", F(tiers.device_bytes), {0, kNoLimit}, "Budget of the device tier; hard."),
+      size("tiers.host", F(tiers.host_bytes), {0, kNoLimit}, "Budget of the host tier; hard."),
+      other(KeyForm::nvme_paths, "tiers.nvme", F(tiers.nvme),
+            "Folders on disk and how much of each may be used; without `size`, what is free. Several are "
+            "used together."),
+      other(KeyForm::placement, "placement.parameters", F(placement.parameters),
+            "Where the parameters that compute reads lie."),
+      other(KeyForm::placement, "placement.gradients", F(placement.gradients),
+            "Where the summed gradients lie."),
+      other(KeyForm::placement, "placement.optimizer_state", F(placement.optimizer_state),
+            "Where fp32 masters and both moments lie."),
+      other(KeyForm::placement, "placement.activations", F(placement.activations),
+            "Where activations that wait for backward lie."),
+      integer("placement.chunk_numel", F(placement.chunk_numel), "elements", {4096, 1e12},
+              "Elements of a chunk, the granule of placement and transfer; a multiple of 4096."),
+      other(KeyForm::text, "store.path", F(store.path),
+            "Folder of the store, which is the checkpoint. Empty = none: nothing can be resumed."),
+      other(KeyForm::integer_or_auto, "commit.every_steps", F(commit.every_steps),
+            "Steps between two commits. 0 = never: one extent a chunk, no resume. `auto` = every step where "
+            "all states are on disk anyway, else so that commits cost at most 5% of the disk's time."),
+      choice("io.queue", F(io.queue), {"auto", "uring", "threads"},
+             "How requests reach the kernel. `auto` = io_uring, threads where it is refused."),
+      integer("io.depth", F(io.depth), "requests", {1, 4096}, "Requests under way at once."),
+      size("io.piece_bytes", F(io.piece_bytes), {4096, 1 << 30},
+           "Size that large transfers are cut into; a multiple of 4096."),
+      integer("compute.threads", F(compute.threads), "", {0, 4096},
+              "Threads of compute and AdamW; no effect on the numbers. 0 = one a core."),
+      other(KeyForm::flag, "compute.adversarial", F(compute.adversarial),
+            "For tests: every asynchronous operation is delayed until something waits for it."),
+  };
+  return kKeys;
+}
+#undef F
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kTables{{
+    {"model", "The transformer."},
+    {"data", "What is trained on."},
+    {"train", "The run."},
+    {"optimizer", "AdamW and its learning rate."},
+    {"precision", "Number formats."},
+    {"tiers", "Byte budgets. A run that would exceed one is refused before its first step."},
+    {"placement",
+     "Where each class of data lies: `\"auto\"`, one tier (`\"device\"`, `\"host\"`, `\"nvme\"`) or shares "
+     "that add up "
+     "to 1 (`{host = 0.5, nvme = 0.5}`). Placement never changes the numbers."},
+    {"store", "The state on disk."},
+    {"commit", "When the store becomes a checkpoint."},
+    {"io", "Transfers to and from disk."},
+}};
+
+}  // namespace
+
+std::span<const ConfigKey> config_keys() {
+  return keys();
+}
+
+const ConfigKey* find_key(std::string_view name) {
+  const auto found = std::ranges::find(keys(), name, &ConfigKey::name);
+  return found == keys().end() ? nullptr : &*found;
+}
+
+std::string_view table_doc(std::string_view table) {
+  for (const auto& [name, doc] : kTables) {
+    if (name == table) return doc;
+  }
+  return "Threads, and switches for tests.";
+}
+
+bool in_range(const KeyRange& range, double value) {
+  return (range.min_open ? value > range.min : value >= range.min) &&
+         (range.max_open ? value < range.max : value <= range.max);
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      cost[i][j] =
+          std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+const ConfigKey& nearest_key(std::string_view name) {
+  return *std::ranges::min_element(keys(), {},
+                                   [name](const ConfigKey& key) { return edit_distance(name, key.name); });
+}
+
+std::string describe_wanted(const ConfigKey& key) {
+  const auto range = [&](std::string_view noun) {
+    const auto& [min, max, min_open, max_open] = key.range;
+    const std::string from = fmt::format("{} {}", min_open ? "above" : "at least", min);
+    if (max == kNoLimit) return fmt::format("{}, {}", noun, from);
+    if (!min_open && !max_open) return fmt::format("{} from {} to {}", noun, min, max);
+    return fmt::format("{}, {} and {} {}", noun, from, max_open ? "below" : "at most", max);
+  };
+  switch (key.form) {
+    case KeyForm::integer:
+      return range("an integer");
+    case KeyForm::integer_or_auto:
+      return "\"auto\" or " + range("an integer");
+    case KeyForm::size:
+      return "a size such as \"512MiB\", or a number of bytes";
+    case KeyForm::number:
+      return range("a number");
+    case KeyForm::flag:
+      return "true or false";
+    case KeyForm::text:
+      return "a string";
+    case KeyForm::choice: {
+      std::string text = key.choices.size() > 1 ? "one of" : "";
+      for (std::size_t i = 0; i < key.choices.size(); ++i) {
+        text += fmt::format("{}\"{}\"", i > 0 ? ", " : text.empty() ? "" : " ", key.choices[i]);
+      }
+      return text;
+    }
+    case KeyForm::placement:
+      return "\"auto\", \"device\", \"host\", \"nvme\", or shares that add up to 1 such as {host = 0.5, nvme "
+             "= 0.5}";
+    case KeyForm::nvme_paths:
+      return "a list such as [{path = \"/mnt/nvme0/terrace\", size = \"1TiB\"}]";
+  }
+  return "";
+}
+
+}  // namespace terrace

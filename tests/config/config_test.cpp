@@ -1,0 +1,281 @@
+#include "terrace/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "src/config/keys.h"
+#include "terrace/error.h"
+#include "tests/support/temp_dir.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  std::string file() const { return folder_.file("run.toml"); }
+
+  Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    std::ofstream(file()) << text;
+    return load_config(file(), overrides);
+  }
+
+  std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {},
+                       ErrorCode code = ErrorCode::invalid_argument) {
+    try {
+      load(text, overrides);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "accepted: " << text;
+    return "";
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(ConfigTest, EmptyFileGivesTheDefaults) {
+  EXPECT_EQ(to_toml(load("")), to_toml(Config{}));
+}
+
+TEST_F(ConfigTest, ReadsEveryForm) {
+  const Config config = load(R"(
+[model]
+width = 64
+heads = 4
+tied_head = false
+[train]
+steps = 7
+recompute = "always"
+[optimizer]
+lr = 1
+eps = 1e-6
+[tiers]
+device = "512MiB"
+host = 4096
+nvme = [{path = "/a", size = "1.5GiB"}, {path = "/b"}]
+[placement]
+parameters = "nvme"
+gradients = {host = 0.25, nvme = 0.75}
+optimizer_state = "auto"
+[placement.activations]
+device = 1
+[store]
+path = "store"
+[commit]
+every_steps = 3
+)");
+  EXPECT_EQ(config.model.width, 64u);
+  EXPECT_FALSE(config.model.tied_head);
+  EXPECT_EQ(config.train.steps, 7u);
+  EXPECT_EQ(config.train.recompute, "always");
+  EXPECT_EQ(config.optimizer.lr, 1.0);
+  EXPECT_EQ(config.optimizer.eps, 1e-6);
+  EXPECT_EQ(config.tiers.device_bytes, std::uint64_t{512} << 20);
+  EXPECT_EQ(config.tiers.host_bytes, 4096u);
+  ASSERT_EQ(config.tiers.nvme.size(), 2u);
+  EXPECT_EQ(config.tiers.nvme[0].size_bytes, std::uint64_t{3} << 29);
+  EXPECT_EQ(config.tiers.nvme[1].path, "/b");
+  EXPECT_EQ(config.tiers.nvme[1].size_bytes, 0u);
+  EXPECT_FALSE(config.placement.parameters.automatic);
+  EXPECT_EQ(config.placement.parameters.nvme, 1);
+  EXPECT_EQ(config.placement.gradients.host, 0.25);
+  EXPECT_EQ(config.placement.gradients.nvme, 0.75);
+  EXPECT_TRUE(config.placement.optimizer_state.automatic);
+  EXPECT_EQ(config.placement.activations.device, 1);
+  EXPECT_EQ(config.commit.every_steps, 3);
+}
+
+TEST_F(ConfigTest, UnknownKeyIsRefusedByFileLineKeyAndNearest) {
+  const std::string error = error_of("[train]\nsteps = 5\n\nmicro_bach = 3\n");
+  EXPECT_THAT(error, HasSubstr(file() + ":4: train.micro_bach: "));
+  EXPECT_THAT(error, HasSubstr("the nearest is train.micro_batch"));
+  EXPECT_THAT(error_of("[modle]\nwidht = 3\n"),
+              HasSubstr(":2: modle.widht: no such key; the nearest is model.width"));
+  EXPECT_THAT(error_of("[optimiser]\nlr = 3\n"),
+              HasSubstr("this key belongs in [optimizer], as optimizer.lr"));
+  EXPECT_THAT(error_of("[modle]\n"), HasSubstr(":1: modle: no such key"));
+  EXPECT_THAT(error_of("[tiers]\nnvme = [{path = \"a\", sise = 1}]\n"), HasSubstr(":2: tiers.nvme.sise: "));
+  EXPECT_THAT(error_of("[placement]\nparameters = {hst = 1}\n"),
+              HasSubstr("placement.parameters.hst: no such tier"));
+}
+
+TEST_F(ConfigTest, MisplacedKeyIsToldWhereItBelongs) {
+  EXPECT_THAT(error_of("[model]\nsteps = 5\n"),
+              HasSubstr(":2: model.steps: this key belongs in [train], as train.steps"));
+  EXPECT_THAT(error_of("steps = 5\n"), HasSubstr(":1: steps: this key belongs in [train]"));
+  EXPECT_THAT(error_of("train = 5\n"), HasSubstr(":1: train: wanted a table"));
+  EXPECT_THAT(error_of("[placement.nvme]\npath = \"x\"\n"),
+              HasSubstr("placement.nvme: this key belongs in [tiers]"));
+}
+
+TEST_F(ConfigTest, IllTypedAndOutOfRangeValuesAreRefused) {
+  for (const char* text : {"[train]\nsteps = \"5\"",
+                           "[train]\nsteps = 5.0",
+                           "[train]\nsteps = 0",
+                           "[train]\nsteps = -1",
+                           "[train]\nmicro_batch = 4294967296",
+                           "[model]\ntied_head = 1",
+                           "[optimizer]\nlr = \"fast\"",
+                           "[optimizer]\nlr = nan",
+                           "[optimizer]\nlr = inf",
+                           "[optimizer]\nbeta1 = 1.0",
+                           "[optimizer]\neps = 0.0",
+                           "[optimizer]\nmin_lr_ratio = 1.5",
+                           "[optimizer]\nschedule = \"cosin\"",
+                           "[tiers]\nhost = \"lots\"",
+                           "[tiers]\nhost = -5",
+                           "[tiers]\nhost = 1.5",
+                           "[tiers]\nnvme = \"/a\"",
+                           "[tiers]\nnvme = [\"/a\"]",
+                           "[tiers]\nnvme = [{path = \"/a\", size = \"0\"}]",
+                           "[tiers]\nnvme = [{path = 3}]",
+                           "[tiers]\nnvme = [{size = 4096}]",
+                           "[placement]\nparameters = 3",
+                           "[placement]\nparameters = \"disk\"",
+                           "[placement]\nparameters = {}",
+                           "[placement]\nparameters = {host = 0.5, nvme = 0.4}",
+                           "[placement]\nparameters = {host = 1.5, nvme = -0.5}",
+                           "[placement]\nparameters = {host = true}",
+                           "[commit]\nevery_steps = -1",
+                           "[commit]\nevery_steps = \"often\"",
+                           "[data]\npath = 3",
+                           "[data]\npath = 1979-05-27"}) {
+    const std::string error = error_of(text);
+    EXPECT_THAT(error, HasSubstr(file() + ":2: ")) << text;
+    EXPECT_THAT(error, HasSubstr("wanted")) << text;
+  }
+  EXPECT_THAT(error_of("[train]\nsteps = \"5\""), HasSubstr("wanted an integer, at least 1; got \"5\""));
+}
+
+TEST_F(ConfigTest, BrokenTomlAndMissingFilesAreRefused) {
+  EXPECT_THAT(error_of("[train\nsteps = 5\n"), HasSubstr(file() + ":1:"));
+  EXPECT_THAT(error_of("[train]\nsteps = 5\nsteps = 6\n"), HasSubstr(file() + ":3:"));
+  try {
+    load_config(folder_.file("none.toml"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_THAT(error.what(), HasSubstr("none.toml"));
+  }
+  EXPECT_THROW(load_config(folder_.path()), Error);
+}
+
+TEST_F(ConfigTest, CrossChecksNameTheKeys) {
+  EXPECT_THAT(error_of("[model]\nwidth = 65\nheads = 4\n"),
+              HasSubstr("model.heads = 4 does not divide model.width = 65"));
+  EXPECT_THAT(error_of("[model]\nheads = 12\nkv_heads = 5\n"),
+              HasSubstr("model.kv_heads = 5 does not divide"));
+  EXPECT_THAT(error_of("[placement]\nchunk_numel = 5000\n"), HasSubstr("the nearest below is 4096"));
+  EXPECT_THAT(error_of("[io]\npiece_bytes = 4097\n"), HasSubstr("io.piece_bytes = 4097"));
+  EXPECT_THAT(error_of("[placement]\ngradients = \"nvme\"\n"),
+              HasSubstr("placement.gradients puts a share of 1 on nvme, but tiers.nvme names no path"));
+  EXPECT_THAT(error_of("[tiers]\nhost = 0\n[placement]\nactivations = \"host\"\n"),
+              HasSubstr("tiers.host is 0"));
+  EXPECT_THAT(error_of("[tiers]\ndevice = 0\n[placement]\nparameters = {device = 0.5, host = 0.5}\n"),
+              HasSubstr("tiers.device is 0"));
+  EXPECT_THAT(error_of("[tiers]\nnvme = [{path = \"/a\"}, {path = \"/a\"}]\n"), HasSubstr("names /a twice"));
+  EXPECT_THAT(error_of("[commit]\nevery_steps = 1\n"), HasSubstr("needs store.path"));
+}
+
+TEST_F(ConfigTest, OverridesTakeTheSamePath) {
+  const Config config = load("[train]\nsteps = 5\n",
+                             {"train.steps=20", "tiers.host=2GiB", "train.recompute=always", "data.path=2024",
+                              "store.path=\"a b\"", "tiers.nvme=[{path=\"/a\", size=\"1GiB\"}]",
+                              "placement.gradients={host=0.5,nvme=0.5}", "placement.parameters=nvme",
+                              "commit.every_steps=auto", "model.tied_head=false", "optimizer.lr = 1e-3"});
+  EXPECT_EQ(config.train.steps, 20u);
+  EXPECT_EQ(config.tiers.host_bytes, std::uint64_t{2} << 30);
+  EXPECT_EQ(config.train.recompute, "always");
+  EXPECT_EQ(config.data.path, "2024");
+  EXPECT_EQ(config.store.path, "a b");
+  EXPECT_EQ(config.tiers.nvme.at(0).path, "/a");
+  EXPECT_EQ(config.placement.gradients.nvme, 0.5);
+  EXPECT_EQ(config.placement.parameters.nvme, 1);
+  EXPECT_EQ(config.commit.every_steps, -1);
+  EXPECT_FALSE(config.model.tied_head);
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+
+  EXPECT_THAT(error_of("", {"train.step=20"}), HasSubstr("--set train.step=20: train.step: no such key"));
+  EXPECT_THAT(error_of("", {"train.steps=many"}),
+              HasSubstr("train.steps: wanted an integer, at least 1; got \"many\""));
+  EXPECT_THAT(error_of("", {"train.steps"}), HasSubstr("wanted KEY=VALUE"));
+  EXPECT_THAT(error_of("", {"=3"}), HasSubstr("wanted KEY=VALUE"));
+  EXPECT_THAT(error_of("", {"steps=3"}), HasSubstr("belongs in [train]"));
+  EXPECT_THAT(error_of("", {"train.steps=3\nseed=4"}), HasSubstr("wanted an integer"));
+  EXPECT_THAT(error_of("", {"placement.chunk_numel=5000"}),
+              HasSubstr("run.toml with --set: placement.chunk_numel"));
+}
+
+TEST_F(ConfigTest, RoundTripsThroughToml) {
+  Config config;
+  config.model.init_std = 0.1 + 0.2;
+  config.optimizer.eps = 1e-20;
+  config.optimizer.lr = 3;
+  config.data.path = "quote \" back \\ tab \t end";
+  config.tiers.host_bytes = 12345;
+  config.tiers.nvme = {{"/a", std::uint64_t{1} << 30}, {"/b", 0}, {"/c", 999}};
+  config.placement.gradients = {false, 0, 1.0 / 3, 2.0 / 3};
+  config.placement.activations = {false, 0, 0, 1};
+  config.store.path = "store";
+  config.commit.every_steps = 9;
+  config.train.seed = (std::uint64_t{1} << 63) - 1;
+  const std::string text = to_toml(config);
+  EXPECT_NE(text, to_toml(Config{}));
+  const Config back = load(text);
+  EXPECT_EQ(to_toml(back), text);
+  EXPECT_EQ(back.model.init_std, config.model.init_std);
+  EXPECT_EQ(back.data.path, config.data.path);
+  EXPECT_EQ(back.placement.gradients.nvme, config.placement.gradients.nvme);
+  EXPECT_EQ(back.tiers.nvme[2].size_bytes, 999u);
+  EXPECT_EQ(back.train.seed, config.train.seed);
+}
+
+TEST(ConfigKeys, AreUniqueDocumentedAndBoundToDistinctFields) {
+  Config config;
+  std::set<std::string_view> names;
+  std::set<const void*> fields;
+  for (const auto& key : config_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.doc.empty()) << key.name;
+    EXPECT_EQ(key.form == KeyForm::choice, !key.choices.empty()) << key.name;
+    const void* field =
+        std::visit([](auto* target) { return static_cast<const void*>(target); }, key.field(config));
+    EXPECT_TRUE(fields.insert(field).second) << key.name;
+    EXPECT_EQ(find_key(key.name), &key);
+  }
+}
+
+TEST(ConfigKeys, EditDistance) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("steps", "step"), 1u);
+  EXPECT_EQ(edit_distance("steps", "setps"), 1u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+}
+
+TEST(ConfigReference, CommittedFileIsWhatTheTableGives) {
+  std::ifstream file(TERRACE_SOURCE_DIR "/docs/configuration.md");
+  const std::string committed{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(committed == config_reference())
+      << "run: build/release/bin/terrace config-reference > docs/configuration.md";
+}
+
+TEST(ConfigPresets, AllLoad) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TERRACE_SOURCE_DIR "/configs")) {
+    EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+    ++count;
+  }
+  EXPECT_GE(count, 4u);
+}
+
+}  // namespace
+}  // namespace terrace
