@@ -1,0 +1,43 @@
+#include "src/cli/stop_signal.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace terrace {
+namespace {
+
+volatile sig_atomic_t stop_requested = 0;
+
+extern "C" void on_stop_signal(int) {
+  const int saved = errno;
+  stop_requested = 1;
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
+  constexpr char kText[] = "\nstopping after this step; once more to stop at once\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  errno = saved;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  stop_requested = 0;
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+StopSignal::~StopSignal() {
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
+}
+
+bool StopSignal::requested() const {
+  return stop_requested != 0;
+}
+
+}  // namespace terrace

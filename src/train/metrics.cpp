@@ -1,0 +1,96 @@
+#include "src/train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "src/base/fail.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+}  // namespace
+
+std::size_t bytes_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path) {
+  std::size_t begin = 0;
+  for (std::size_t number = 1; begin < text.size(); ++number) {
+    const std::size_t newline = text.find('\n', begin);
+    if (newline == std::string::npos) return begin;  // torn
+    const auto line = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  text.begin() + static_cast<std::ptrdiff_t>(newline), nullptr, false);
+    const bool is_event = line.is_object() && line.contains("event") && line["event"].is_string();
+    const std::string event = is_event ? line["event"].get<std::string>() : "";
+    const bool has_step = is_event && line.contains("step") && line["step"].is_number_unsigned();
+    if (event != "end" && !((event == "step" || event == "eval") && has_step)) {
+      fail(ErrorCode::invalid_argument,
+           "{}:{}: no line of metrics; the file to resume must be one of an earlier run", path, number);
+    }
+    if (event == "end" || line["step"].get<std::uint64_t>() > committed_step) return begin;
+    begin = newline + 1;
+  }
+  return begin;
+}
+
+MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step)
+    : path_(path) {
+  std::size_t keep_bytes = 0;
+  if (committed_step) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    keep_bytes = bytes_up_to_step(text, *committed_step, path);
+  }
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(ErrorCode::io_failed, "{}: cannot open to write metrics: {}", path, std::strerror(errno));
+  // Only a regular file can be cut; a pipe or terminal takes lines as they come.
+  if (::ftruncate(fd_, static_cast<off_t>(keep_bytes)) != 0 && errno != EINVAL) {
+    const int error = errno;
+    ::close(fd_);
+    fail(ErrorCode::io_failed, "{}: cannot cut it to {} bytes: {}", path, keep_bytes, std::strerror(error));
+  }
+}
+
+MetricsWriter::~MetricsWriter() {
+  ::close(fd_);
+}
+
+void MetricsWriter::write_line(std::string line) {
+  line += '\n';
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(fd_, line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      fail(ErrorCode::io_failed, "{}: cannot append a line of metrics: wanted {} bytes, got {}", path_,
+           line.size() - done, written < 0 ? std::strerror(errno) : "0");
+    }
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+void MetricsWriter::step(const StepMetrics& metrics) {
+  Json line{{"event", "step"},      {"step", metrics.step},
+            {"loss", metrics.loss}, {"grad_norm", metrics.grad_norm},
+            {"lr", metrics.lr},     {"tokens_per_s", metrics.tokens_per_s}};
+  if (metrics.dropped) line["dropped"] = true;
+  line["lanes"] = metrics.lanes;
+  write_line(line.dump());
+}
+
+void MetricsWriter::eval(std::uint64_t step, double loss) {
+  write_line(Json{{"event", "eval"}, {"step", step}, {"loss", loss}}.dump());
+}
+
+void MetricsWriter::end(const EndMetrics& metrics) {
+  write_line(Json{
+      {"event", "end"}, {"state_hash", metrics.state_hash}, {"steps", metrics.steps}, {"peak", metrics.peak}}
+                 .dump());
+}
+
+}  // namespace terrace

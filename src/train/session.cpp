@@ -1,0 +1,194 @@
+#include "src/train/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "io/data_file.h"
+#include "src/base/fail.h"
+#include "src/base/log.h"
+#include "src/base/parallel_for.h"
+#include "src/checkpoint/state_hash.h"
+#include "src/model/describe.h"
+#include "src/model/product_library.h"
+#include "src/plan/check_plan.h"
+#include "terrace/store.h"
+
+namespace terrace {
+namespace {
+
+// What two runs on one store must agree on.
+nlohmann::json identity_of(const Config& config) {
+  const Config::Model& model = config.model;
+  return {{"model.layers", model.layers},
+          {"model.width", model.width},
+          {"model.heads", model.heads},
+          {"model.kv_heads", model.kv_heads == 0 ? model.heads : model.kv_heads},
+          {"model.mlp_width", model.mlp_width == 0 ? 4 * model.width : model.mlp_width},
+          {"model.vocabulary", model.vocabulary},
+          {"model.context", model.context},
+          {"model.tied_head", model.tied_head},
+          {"model.norm", model.norm},
+          {"model.position", model.position},
+          {"model.mlp", model.mlp},
+          {"model.init_std", model.init_std},
+          {"train.seed", config.train.seed}};
+}
+
+// What the bits depend on beside it: a difference is allowed, and said.
+nlohmann::json numerics_of(const Config& config) {
+  return {{"device", "host"},
+          {"precision.compute", config.precision.compute},
+          {"precision.grad", config.precision.grad},
+          {"products", product_library()}};
+}
+
+void compare_identity(const std::string& stored, const Config& config, const std::string& path) {
+  const auto theirs = nlohmann::json::parse(stored, nullptr, false);
+  if (theirs.is_discarded() || !theirs.contains("identity")) {
+    fail(ErrorCode::corrupt, "the store {} does not say which model it holds", path);
+  }
+  const auto ours = identity_of(config);
+  for (const auto& [key, value] : ours.items()) {
+    const auto& other = theirs["identity"].value(key, nlohmann::json());
+    if (other != value) {
+      fail(ErrorCode::invalid_argument, "the store {} was written with {} = {}; the configuration says {}",
+           path, key, other.dump(), value.dump());
+    }
+  }
+  const auto numerics = numerics_of(config);
+  for (const auto& [key, value] : numerics.items()) {
+    const auto& other = theirs["numerics"].value(key, nlohmann::json());
+    if (other != value) {
+      logger()->warn("the store {} was written with {} = {}, this run has {}: it will not give the same bits",
+                     path, key, other.dump(), value.dump());
+    }
+  }
+}
+
+std::uint64_t free_nvme_bytes(const Config& config) {
+  std::uint64_t sum = 0;
+  for (const NvmePath& path : config.tiers.nvme) {
+    if (path.size_bytes == 0) sum += free_bytes(path.path);
+  }
+  return sum;
+}
+
+}  // namespace
+
+Session::Session(const Config& config, const SessionOptions& options) : spec_(model_spec(config)) {
+  set_parallel_threads(static_cast<int>(config.compute.threads));
+  model_ = describe(spec_, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
+  tensors_ = unit_tensors(spec_);
+  const bool has_store = !config.store.path.empty();
+  const bool exists = has_store && ExtentStore::exists(config.store.path);
+  if (options.resume && !exists) {
+    fail(ErrorCode::not_found, "nothing to resume: {}",
+         has_store ? "no store at " + config.store.path : "store.path is not set");
+  }
+  if (!options.resume && exists) {
+    fail(ErrorCode::invalid_argument,
+         "{} already holds a store: resume it (--resume), or choose another store.path", config.store.path);
+  }
+  Config planned = config;
+  if (exists) {
+    const StoreListing listing = list_store(config.store.path);
+    compare_identity(listing.model, config, config.store.path);
+    planned.placement.chunk_numel = listing.chunk_numel;
+    if (planned.placement.chunk_numel != config.placement.chunk_numel) {
+      logger()->info("the store's chunks have {} elements; placement.chunk_numel = {} has no effect",
+                     listing.chunk_numel, config.placement.chunk_numel);
+    }
+  }
+  make_plan_that_fits(planned);
+  device_ = make_host_device(config.compute.adversarial);
+  arenas_ = std::make_unique<Arenas>(*device_, plan_.arena_bytes[0], plan_.arena_bytes[1]);
+  open_storage(planned, options, exists);
+
+  executor_ = std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
+                                            grad_dtype(config));
+  RuntimeParts parts;
+  parts.model = &model_;
+  parts.plan = &plan_;
+  parts.device = device_.get();
+  parts.arenas = arenas_.get();
+  parts.executor = executor_.get();
+  parts.queue = queue_.get();
+  parts.store = store_.get();
+  parts.scratch = scratch_.get();
+  parts.initial_master = [this, seed = config.train.seed](std::uint32_t c, float* master) {
+    const Chunk& chunk = plan_.chunks[c];
+    parallel_for(chunk.segments.size(), [&](std::size_t s) {
+      const Segment& segment = chunk.segments[s];
+      fill_initial(tensors_[chunk.unit].tensors[segment.tensor], seed, segment.begin, segment.end,
+                   master + segment.offset);
+    });
+  };
+  runtime_ =
+      std::make_unique<Runtime>(parts, RuntimeOptions{config.compute.adversarial, options.adversarial_seed});
+  runtime_->run(ProgramKind::materialize, {});
+}
+
+Session::~Session() = default;
+
+void Session::make_plan_that_fits(const Config& config) {
+  const std::uint64_t free = config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config);
+  plan_ = make_plan(plan_request(config, model_, config.placement.chunk_numel, free));
+  if (!plan_.fits) throw Error(ErrorCode::does_not_fit, refusal(plan_));
+  require_legal(model_, plan_, config.train.micro_batches);
+}
+
+StoreShape Session::store_shape(const Config& config) const {
+  StoreShape shape;
+  shape.chunk_numel = config.placement.chunk_numel;
+  for (const StateStream& stream : adamw_streams()) {
+    shape.streams.push_back({stream.name, std::string(dtype_name(stream.dtype))});
+  }
+  for (const Chunk& chunk : plan_.chunks) {
+    StoreChunk stored;
+    for (const Segment& segment : chunk.segments) {
+      stored.segments.push_back(
+          {model_.units[chunk.unit].tensors[segment.tensor].name, segment.begin, segment.end});
+    }
+    stored.payload_bytes = state_slot_bytes(chunk.numel) - kTrailerBytes;
+    shape.chunks.push_back(std::move(stored));
+  }
+  shape.model = nlohmann::json{{"identity", identity_of(config)}, {"numerics", numerics_of(config)}}.dump();
+  return shape;
+}
+
+// Buffers and files are registered with the queue before the first transfer.
+void Session::open_storage(const Config& config, const SessionOptions& session_options, bool exists) {
+  if (config.store.path.empty() && plan_.residents.scratch_bytes.empty()) return;
+  IoQueueOptions options;
+  options.depth = config.io.depth;
+  options.piece_bytes = config.io.piece_bytes;
+  options.hooks = session_options.io_hooks;
+  queue_ = config.io.queue == "uring"     ? make_uring_queue(options)
+           : config.io.queue == "threads" ? make_thread_pool_queue(options)
+                                          : make_io_queue(options);
+  const std::array<std::span<std::byte>, 1> buffers{arenas_->host().span()};
+  if (!buffers[0].empty()) queue_->register_buffers(buffers);
+  std::vector<VolumePath> paths;
+  for (const NvmePath& path : config.tiers.nvme) paths.push_back({path.path, path.size_bytes});
+  if (!plan_.residents.scratch_bytes.empty()) {
+    scratch_ = std::make_unique<Scratch>(*queue_, paths, plan_.residents.scratch_bytes);
+  }
+  if (config.store.path.empty()) return;
+  if (exists) {
+    store_ = ExtentStore::open(*queue_, config.store.path);
+    if (store_->committed_step()) resumed_ = run_state_from_json(store_->run_state());
+  } else {
+    store_ = ExtentStore::create(*queue_, {config.store.path, paths, config.commit.every_steps != 0},
+                                 store_shape(config));
+  }
+}
+
+std::string Session::state_hash() {
+  StateHash hash(model_, plan_.chunks);
+  runtime_->visitor = [&](const ChunkState& state) { hash.add(state); };
+  runtime_->run(ProgramKind::visit, {});
+  return to_hex(hash.value());
+}
+
+}  // namespace terrace

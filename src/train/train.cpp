@@ -1,0 +1,185 @@
+// The training loop: the spine. Read it first.
+#include "terrace/train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "src/base/fail.h"
+#include "src/base/log.h"
+#include "src/train/batches.h"
+#include "src/train/commit_policy.h"
+#include "src/train/metrics.h"
+#include "src/train/report.h"
+#include "src/train/session.h"
+
+namespace terrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One run: what lives from the first step to the last.
+class Training {
+ public:
+  Training(const Config& config, const TrainOptions& options)
+      : config_(config),
+        options_(options),
+        tokens_(config.data.path + "/" + kTrainTokensName),
+        sampler_(tokens_, sampler_options()),
+        session_(config, {options.resume, 0}),
+        commits_(config, session_.plan()),
+        schedule_(schedule_of(config)) {
+    require_vocabulary(tokens_, config.model.vocabulary);
+    if (session_.resumed()) {
+      step_ = session_.resumed()->step;
+      sampler_.restore_state(session_.resumed()->sampler);
+    }
+    if (!options.metrics_path.empty()) {
+      metrics_ = std::make_unique<MetricsWriter>(
+          options.metrics_path, options.resume ? std::optional<std::uint64_t>(step_) : std::nullopt);
+    }
+  }
+
+  TrainResult run() {
+    TrainResult result;
+    result.eval_loss = std::numeric_limits<double>::quiet_NaN();
+    const std::uint64_t first = step_;
+    const auto start = Clock::now();
+    while (step_ < config_.train.steps) {
+      const double left = static_cast<double>(config_.train.steps - step_ - 1);
+      StepReport report = train_step();
+      report.eta_s = seconds_since(start) / static_cast<double>(step_ - first) * left;
+      result.last_loss = report.loss;
+      if (options_.on_step) options_.on_step(report);
+      result.interrupted = options_.should_stop && options_.should_stop();
+      const bool last = step_ == config_.train.steps;
+      if (last ||
+          (config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0 && !result.interrupted)) {
+        result.eval_loss = evaluate();
+      }
+      if (result.interrupted) break;
+    }
+    commit_if_needed();
+    result.steps = step_;
+    result.state_hash = session_.state_hash();
+    result.report = totals_.text(session_.plan());
+    if (metrics_)
+      metrics_->end({result.state_hash, step_, peak_bytes(session_.plan(), session_.locked_bytes())});
+    return result;
+  }
+
+ private:
+  SamplerOptions sampler_options() const {
+    SamplerOptions options;
+    options.context = config_.model.context;
+    options.contributions = config_.train.micro_batches;
+    options.samples_per_step = std::uint64_t{config_.train.micro_batch} * config_.train.micro_batches;
+    options.seed = config_.train.seed;
+    return options;
+  }
+
+  std::string run_state() const {
+    return to_json({step_, sampler_.save_state(), std::to_string(tokens_.checksum())});
+  }
+
+  StepReport train_step() {
+    const auto start = Clock::now();
+    const std::uint64_t targets = load_step(sampler_, session_.executor());
+    const double lr = schedule_.at(step_);
+    sampler_.advance();
+    ++step_;
+    StepInputs inputs;
+    inputs.step = step_;
+    inputs.groups = groups_at(config_, lr);
+    inputs.clip_norm = config_.optimizer.clip_norm;
+    inputs.run_state = run_state();  // as it is once this step has ended
+    const bool commit = commits_.due(step_);
+    const StepOutcome outcome =
+        session_.runtime().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
+    if (commit) committed_ = step_;
+    commits_.measure(outcome.wall_us);
+    totals_.add(outcome);
+
+    StepReport report;
+    report.step = step_;
+    report.total_steps = config_.train.steps;
+    report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
+    report.grad_norm = outcome.verdict.norm;
+    report.lr = lr;
+    report.dropped = !outcome.verdict.finite;
+    report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
+    if (report.dropped) {
+      logger()->warn("step {}: the gradient is not finite (loss {}); nothing was updated", step_,
+                     report.loss);
+    }
+    if (metrics_) metrics_->step(to_metrics(report, outcome));
+    return report;
+  }
+
+  // Mean over the first windows of the validation split, in file order; NaN where there is none.
+  double evaluate() {
+    if (!validation_) {
+      const std::string path = config_.data.path + "/" + kValidationTokensName;
+      if (!std::filesystem::exists(path)) return std::numeric_limits<double>::quiet_NaN();
+      validation_ = std::make_unique<TokenFile>(path);
+    }
+    SamplerOptions options = sampler_options();
+    options.contributions = 1;
+    options.samples_per_step = config_.train.micro_batch;
+    options.shuffle = false;
+    DistributedSampler sampler(*validation_, options);
+    const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / options.samples_per_step, 1,
+                                                            config_.train.eval_batches);
+    double sum = 0;
+    std::uint64_t targets = 0;
+    for (std::uint64_t b = 0; b < batches; ++b) {
+      targets += load_step(sampler, session_.executor());
+      session_.runtime().run(ProgramKind::eval, {});
+      sum += session_.executor().loss_sum(0);
+      sampler.advance();
+    }
+    const double loss = sum / static_cast<double>(targets);
+    if (metrics_) metrics_->eval(step_, loss);
+    if (options_.on_eval) options_.on_eval({step_, loss});
+    return loss;
+  }
+
+  void commit_if_needed() {
+    if (!commits_.enabled() || committed_ == step_ || (committed_ == 0 && step_ == 0)) return;
+    if (session_.resumed() && session_.resumed()->step == step_) return;
+    StepInputs inputs;
+    inputs.step = step_;
+    inputs.run_state = run_state();
+    session_.runtime().run(ProgramKind::commit, inputs);
+    committed_ = step_;
+  }
+
+  const Config& config_;
+  const TrainOptions& options_;
+  TokenFile tokens_;
+  DistributedSampler sampler_;
+  Session session_;
+  CommitPolicy commits_;
+  LearningRateSchedule schedule_;
+  std::unique_ptr<TokenFile> validation_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  LaneTotals totals_;
+  std::uint64_t step_ = 0;  // iterations done
+  std::uint64_t committed_ = 0;
+};
+
+}  // namespace
+
+TrainResult train(const Config& config, const TrainOptions& options) {
+  return Training(config, options).run();
+}
+
+}  // namespace terrace
