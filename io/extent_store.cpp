@@ -1,5 +1,6 @@
 #include "io/extent_store.h"
 
+#include <filesystem>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,14 @@ std::uint64_t StoreImpl::epoch() const {
 std::optional<std::uint64_t> StoreImpl::committed_step() const {
   const Lock lock(mutex_);
   return parts_.record.committed_step;
+}
+
+std::vector<VolumePath> StoreImpl::held() const {
+  std::vector<VolumePath> held;
+  for (const ManifestPath& path : parts_.manifest.paths) {
+    held.push_back({std::filesystem::path(parts_.directory) / path.directory, path.file_bytes});
+  }
+  return held;
 }
 
 bool StoreImpl::written(std::size_t chunk) const {

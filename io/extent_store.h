@@ -72,6 +72,9 @@ struct ChunkVersion {
 // Thread contract: read and write from any thread; commit when no write is under way; one transfer a chunk at
 // a time. All errors name path, offset, wanted and got, or the chunk and what its trailer said. After a
 // failed write, flush or record the store takes no more writes or commits and repeats that error.
+// Bytes of the two extents that hold the run state.
+inline constexpr std::uint64_t kRunStateBytes = 2 * (kMaxRunStateBytes + kTrailerBytes);
+
 class ExtentStore {
  public:
   // Refuses a directory that already holds a store (invalid_argument), a missing volume (not_found), space
@@ -97,6 +100,7 @@ class ExtentStore {
   virtual std::uint64_t epoch() const = 0;                          // of this run
   virtual std::optional<std::uint64_t> committed_step() const = 0;  // none before the first commit
   virtual const std::string& run_state() const = 0;   // as given to the last commit; empty before it
+  virtual std::vector<VolumePath> held() const = 0;   // the folder of each data file, and the file's bytes
   virtual bool written(std::size_t chunk) const = 0;  // false: reads as its initial value
   virtual ChunkVersion version(
       std::size_t chunk) const = 0;  // of the newest extent; empty when never written

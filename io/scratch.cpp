@@ -54,6 +54,7 @@ struct Scratch::State {
   IoQueue& queue;
   std::vector<DataFile> files;
   std::vector<Extent> extents;
+  std::vector<VolumePath> held;
 
   Extent& checked(std::size_t index, std::span<std::byte> data) {
     check(index < extents.size(), "scratch extent {} of {}", index, extents.size());
@@ -70,6 +71,7 @@ Scratch::Scratch(IoQueue& queue, std::span<const VolumePath> paths,
   const StripePlan plan = plan_stripes(budgets_of(paths), extent_bytes);
   std::vector<std::size_t> file_of(paths.size());
   for (std::size_t p = 0; p < paths.size(); ++p) {
+    state_->held.push_back({paths[p].path, plan.used_bytes[p]});
     if (plan.used_bytes[p] == 0) continue;
     file_of[p] = state_->files.size();
     state_->files.emplace_back(paths[p].path, DataFile::Mode::temporary).allocate(plan.used_bytes[p]);
@@ -92,6 +94,10 @@ Scratch::~Scratch() {
 
 std::size_t Scratch::extents() const {
   return state_->extents.size();
+}
+
+const std::vector<VolumePath>& Scratch::held() const {
+  return state_->held;
 }
 
 std::uint64_t Scratch::extent_bytes(std::size_t extent) const {

@@ -31,6 +31,8 @@ class Scratch {
   ~Scratch();  // waits for the queue to drain
 
   std::size_t extents() const;
+  // The folder of each path, and the bytes held on it.
+  const std::vector<VolumePath>& held() const;
   std::uint64_t extent_bytes(std::size_t extent) const;  // rounded
 
   // `data` is 4096-aligned and at most extent_bytes() long (any length: rounded up to 4096 in the transfer,

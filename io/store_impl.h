@@ -42,6 +42,7 @@ class StoreImpl final : public ExtentStore {
   std::uint64_t epoch() const override;
   std::optional<std::uint64_t> committed_step() const override;
   const std::string& run_state() const override { return parts_.run_state; }
+  std::vector<VolumePath> held() const override;
   bool written(std::size_t chunk) const override;
   ChunkVersion version(std::size_t chunk) const override;
   IoTicket read(std::size_t chunk, std::span<std::byte> extent, IoPriority priority,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -26,18 +27,15 @@ IoQueueOptions with_depth_of_threads(IoQueueOptions options) {
 class ThreadPoolQueue final : public PieceQueue {
  public:
   explicit ThreadPoolQueue(const IoQueueOptions& options) : PieceQueue(with_depth_of_threads(options)) {
-    for (std::uint32_t t = 0; t < depth(); ++t) {
-      threads_.emplace_back([this] { work(); });
+    try {
+      for (std::uint32_t t = 0; t < depth(); ++t) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      stop_threads();
+      fail(ErrorCode::does_not_fit, "cannot start {} threads for the I/O queue: {}", depth(), error.what());
     }
   }
 
-  ~ThreadPoolQueue() override {
-    stop();
-    ready_.notify_all();
-    call_done();  // the threads may all be in the kernel
-    for (std::thread& thread : threads_) thread.join();
-    call_done();
-  }
+  ~ThreadPoolQueue() override { stop_threads(); }
 
   std::string name() const override { return "threads"; }
   bool register_buffers(std::span<const std::span<std::byte>>) override {
@@ -45,6 +43,14 @@ class ThreadPoolQueue final : public PieceQueue {
   }  // nothing to register
 
  private:
+  void stop_threads() {
+    stop();
+    ready_.notify_all();
+    call_done();  // the threads may all be in the kernel
+    for (std::thread& thread : threads_) thread.join();
+    call_done();
+  }
+
   void wake_mover(const Lock&) override { ready_.notify_one(); }
   void wake_done(const Lock&) override { ready_.notify_one(); }
 

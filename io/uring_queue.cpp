@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -52,31 +53,38 @@ class UringQueue final : public PieceQueue {
     ::getrlimit(RLIMIT_NOFILE, &limit);
     file_slots_ = static_cast<unsigned>(std::min<rlim_t>(kMaxFiles, limit.rlim_cur));
     if (io_uring_register_files_sparse(&ring_, file_slots_) != 0) file_slots_ = 0;  // before Linux 5.19
-    mover_ = std::thread([this] { move(); });
-    caller_ = std::thread([this] { call_done(); });
+    try {
+      mover_ = std::thread([this] { move(); });
+      caller_ = std::thread([this] { call_done(); });
+    } catch (const std::system_error& error) {
+      stop_threads();
+      fail(ErrorCode::does_not_fit, "cannot start the threads of the I/O queue: {}", error.what());
+    }
   }
 
-  ~UringQueue() override {
-    stop();
-    {
-      const Lock guard = lock();
-      wake();
-    }
-    mover_.join();
-    {
-      const Lock guard = lock();
-      moved_all_ = true;
-    }
-    ended_.notify_all();
-    caller_.join();
-    io_uring_queue_exit(&ring_);
-    ::close(wake_fd_);
-  }
+  ~UringQueue() override { stop_threads(); }
 
   std::string name() const override { return "io_uring"; }
   bool register_buffers(std::span<const std::span<std::byte>> buffers) override;
 
  private:
+  void stop_threads() {
+    stop();
+    {
+      const Lock guard = lock();
+      wake();
+    }
+    if (mover_.joinable()) mover_.join();
+    {
+      const Lock guard = lock();
+      moved_all_ = true;
+    }
+    ended_.notify_all();
+    if (caller_.joinable()) caller_.join();
+    io_uring_queue_exit(&ring_);
+    ::close(wake_fd_);
+  }
+
   struct Buffer {  // registered memory, sorted by address
     std::byte* begin;
     std::byte* end;

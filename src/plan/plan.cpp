@@ -158,6 +158,7 @@ class Planner {
   bool fits(int slack) {
     const auto bytes = footprint(size_pools(slack));
     for (int tier = 0; tier < kTiers; ++tier) {
+      if (tier == static_cast<int>(Tier::nvme) && ignore_nvme_) continue;
       if (bytes[tier] > request_.budget_bytes[tier]) return false;
     }
     return true;
@@ -192,12 +193,13 @@ class Planner {
   void choose_automatic() {
     int slack = request_.slack;
     while (slack > 0 && !fits(slack)) --slack;
-    if (slack == 0 && !fits(0)) {
-      // A class left to the planner may still be the one that does not fit on the lowest tier (nvme): try
-      // host.
+    if (slack == 0 && !fits(0) && has_nvme()) {
+      // Perhaps only the disk is too small: spare it as far as the host has room.
+      ignore_nvme_ = true;
       for (const DataClass& data : classes_) {
-        if (!data.wanted && has_nvme()) promote(data, Tier::host, 0);
+        if (!data.wanted) promote(data, Tier::host, 0);
       }
+      ignore_nvme_ = false;
     }
     plan_.slack = slack;
     if (!fits(slack)) return;
@@ -272,6 +274,7 @@ class Planner {
   const PlanRequest& request_;
   Plan plan_;
   std::vector<DataClass> classes_;
+  bool ignore_nvme_ = false;  // while the host is filled to spare the disk
 };
 
 }  // namespace

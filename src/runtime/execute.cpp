@@ -172,7 +172,7 @@ void Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
       parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
       return;
     case OpKind::commit:
-      parts_.store->commit(inputs_->step, inputs_->run_state);
+      parts_.store->commit(inputs_->step, inputs_->run_state(outcome_.verdict));
       return done(nullptr);
     default:
       fail(ErrorCode::internal, "{} is not an nvme operation", name_of(op.kind));

@@ -3,18 +3,28 @@
 #include <pthread.h>
 
 #include <string>
+#include <system_error>
+
+#include "src/base/fail.h"
 
 namespace terrace {
 
 LaneThreads::LaneThreads() {
   for (int lane = 0; lane < kLanes; ++lane) {
-    threads_.emplace_back([this, lane] { loop(static_cast<Lane>(lane)); });
+    try {
+      threads_.emplace_back([this, lane] { loop(static_cast<Lane>(lane)); });
+    } catch (const std::system_error& error) {
+      stop();
+      fail(ErrorCode::does_not_fit, "cannot start a thread for each lane (got {} of {}): {}", lane, kLanes, error.what());
+    }
     const std::string name = "terrace-" + std::string(name_of(static_cast<Lane>(lane))).substr(0, 7);
     pthread_setname_np(threads_.back().native_handle(), name.c_str());
   }
 }
 
-LaneThreads::~LaneThreads() {
+LaneThreads::~LaneThreads() { stop(); }
+
+void LaneThreads::stop() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;

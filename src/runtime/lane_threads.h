@@ -15,7 +15,7 @@ namespace terrace {
 // Thread contract: run() from one thread at a time.
 class LaneThreads {
  public:
-  LaneThreads();
+  LaneThreads();  // throws does_not_fit where the system gives no more threads
   ~LaneThreads();
   LaneThreads(const LaneThreads&) = delete;
   LaneThreads& operator=(const LaneThreads&) = delete;
@@ -25,6 +25,7 @@ class LaneThreads {
 
  private:
   void loop(Lane lane);
+  void stop();
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -134,7 +134,7 @@ void Runtime::issue_nvme(OpId id) {
   start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
     leases->clear();
     if (error) stop(error);
-    event->complete(error);
+    event->complete(std::move(error));
   });
 }
 

@@ -55,7 +55,8 @@ struct StepInputs {
   std::vector<AdamWHyper> groups;  // by parameter group
   double clip_norm = 0;            // 0 = no clipping
   double loss_scale = 1;           // what the gradient is larger by
-  std::string run_state;           // for a commit
+  // What a commit keeps beside the chunks. Called on the nvme lane when verdict and losses are known.
+  std::function<std::string(const Verdict&)> run_state;
 };
 
 // A chunk's state as a visitor sees it: one pointer a stream, and Adam's step count of each segment.

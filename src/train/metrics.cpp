@@ -18,11 +18,12 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-std::size_t bytes_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path) {
-  std::size_t begin = 0;
+KeptMetrics kept_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path) {
+  KeptMetrics kept;
+  std::size_t& begin = kept.bytes;
   for (std::size_t number = 1; begin < text.size(); ++number) {
     const std::size_t newline = text.find('\n', begin);
-    if (newline == std::string::npos) return begin;  // torn
+    if (newline == std::string::npos) return kept;  // torn
     const auto line = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
                                   text.begin() + static_cast<std::ptrdiff_t>(newline), nullptr, false);
     const bool is_event = line.is_object() && line.contains("event") && line["event"].is_string();
@@ -32,28 +33,33 @@ std::size_t bytes_up_to_step(const std::string& text, std::uint64_t committed_st
       fail(ErrorCode::invalid_argument,
            "{}:{}: no line of metrics; the file to resume must be one of an earlier run", path, number);
     }
-    if (event == "end" || line["step"].get<std::uint64_t>() > committed_step) return begin;
+    if (event == "end") return kept;
+    const auto step = line["step"].get<std::uint64_t>();
+    if (step > committed_step || (event == "eval" && step == committed_step)) return kept;
+    if (event == "step") kept.last_step = step;
     begin = newline + 1;
   }
-  return begin;
+  return kept;
 }
 
-MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step)
+MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step,
+                             const std::string& committed_line)
     : path_(path) {
-  std::size_t keep_bytes = 0;
+  KeptMetrics kept;
   if (committed_step) {
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    keep_bytes = bytes_up_to_step(text, *committed_step, path);
+    kept = kept_up_to_step(text, *committed_step, path);
   }
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) fail(ErrorCode::io_failed, "{}: cannot open to write metrics: {}", path, std::strerror(errno));
   // Only a regular file can be cut; a pipe or terminal takes lines as they come.
-  if (::ftruncate(fd_, static_cast<off_t>(keep_bytes)) != 0 && errno != EINVAL) {
+  if (::ftruncate(fd_, static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
     const int error = errno;
     ::close(fd_);
-    fail(ErrorCode::io_failed, "{}: cannot cut it to {} bytes: {}", path, keep_bytes, std::strerror(error));
+    fail(ErrorCode::io_failed, "{}: cannot cut it to {} bytes: {}", path, kept.bytes, std::strerror(error));
   }
+  if (committed_step && kept.last_step + 1 == *committed_step && !committed_line.empty()) write_line(committed_line);
 }
 
 MetricsWriter::~MetricsWriter() {
@@ -74,13 +80,17 @@ void MetricsWriter::write_line(std::string line) {
   }
 }
 
-void MetricsWriter::step(const StepMetrics& metrics) {
+std::string to_line(const StepMetrics& metrics) {
   Json line{{"event", "step"},      {"step", metrics.step},
             {"loss", metrics.loss}, {"grad_norm", metrics.grad_norm},
             {"lr", metrics.lr},     {"tokens_per_s", metrics.tokens_per_s}};
   if (metrics.dropped) line["dropped"] = true;
   line["lanes"] = metrics.lanes;
-  write_line(line.dump());
+  return line.dump();
+}
+
+void MetricsWriter::step(const StepMetrics& metrics) {
+  write_line(to_line(metrics));
 }
 
 void MetricsWriter::eval(std::uint64_t step, double loss) {

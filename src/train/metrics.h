@@ -25,6 +25,9 @@ struct EndMetrics {
   std::map<std::string, std::uint64_t> peak;  // bytes: of each tier, and of the process
 };
 
+// The line of a step, without its end.
+std::string to_line(const StepMetrics& metrics);
+
 // Each line is one write, so a killed run leaves at most its last line torn. A value that JSON has no number
 // for (a NaN, an infinity) becomes null. Thread contract: one thread.
 class MetricsWriter {
@@ -33,7 +36,9 @@ class MetricsWriter {
   // back to that step, i.e. lines of later steps, an end line and a torn last line are removed; a missing
   // file is made. Throws io_failed; invalid_argument for a file to resume that holds anything but metrics,
   // which is left as it is.
-  explicit MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step = std::nullopt);
+  // `committed_line`: the committed step's own line, which is added where a kill came between the commit and it.
+  explicit MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step = std::nullopt,
+                         const std::string& committed_line = "");
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -49,8 +54,13 @@ class MetricsWriter {
   int fd_ = -1;
 };
 
-// How many bytes of `text` stay when a metrics file is cut back to `committed_step`. Throws invalid_argument,
+// What stays when a metrics file is cut back to `committed_step`: how many bytes, and the last step in them (0: none). The
+// evaluation at that step goes too: the resumed run repeats it. Throws invalid_argument,
 // naming `path` and the line, for a line that is no event.
-std::size_t bytes_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path);
+struct KeptMetrics {
+  std::size_t bytes = 0;
+  std::uint64_t last_step = 0;
+};
+KeptMetrics kept_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path);
 
 }  // namespace terrace

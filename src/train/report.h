@@ -26,7 +26,8 @@ class LaneTotals {
   std::array<LaneStats, kLanes> lanes_{};
 };
 
-StepMetrics to_metrics(const StepReport& report, const StepOutcome& outcome);
+// Without an outcome: before the step has ended.
+StepMetrics to_metrics(const StepReport& report, const StepOutcome& outcome = {});
 
 // Each tier's arena, what is page-locked, and the process's largest resident set.
 std::map<std::string, std::uint64_t> peak_bytes(const Plan& plan, std::uint64_t locked_bytes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/data_file.h"
@@ -41,6 +42,17 @@ nlohmann::json numerics_of(const Config& config) {
           {"precision.compute", config.precision.compute},
           {"precision.grad", config.precision.grad},
           {"products", product_library()}};
+}
+
+// A path's size bounds what store and scratch put on it together: the sizes less what one of them holds.
+std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<VolumePath>& held) {
+  for (VolumePath& path : paths) {
+    for (const VolumePath& part : held) {
+      if (path.size_bytes == 0 || !std::filesystem::equivalent(part.path, path.path)) continue;
+      path.size_bytes = path.size_bytes > part.size_bytes ? path.size_bytes - part.size_bytes : 1;
+    }
+  }
+  return paths;
 }
 
 void compare_identity(const std::string& stored, const Config& config, const std::string& path) {
@@ -157,7 +169,6 @@ StoreShape Session::store_shape(const Config& config) const {
   return shape;
 }
 
-// Buffers and files are registered with the queue before the first transfer.
 void Session::open_storage(const Config& config, const SessionOptions& session_options, bool exists) {
   if (config.store.path.empty() && plan_.residents.scratch_bytes.empty()) return;
   IoQueueOptions options;
@@ -171,17 +182,20 @@ void Session::open_storage(const Config& config, const SessionOptions& session_o
   if (!buffers[0].empty()) queue_->register_buffers(buffers);
   std::vector<VolumePath> paths;
   for (const NvmePath& path : config.tiers.nvme) paths.push_back({path.path, path.size_bytes});
-  if (!plan_.residents.scratch_bytes.empty()) {
-    scratch_ = std::make_unique<Scratch>(*queue_, paths, plan_.residents.scratch_bytes);
-  }
-  if (config.store.path.empty()) return;
+  const auto open_scratch = [&](const std::vector<VolumePath>& room) {
+    if (plan_.residents.scratch_bytes.empty()) return;
+    scratch_ = std::make_unique<Scratch>(*queue_, room, plan_.residents.scratch_bytes);
+  };
   if (exists) {
     store_ = ExtentStore::open(*queue_, config.store.path);
     if (store_->committed_step()) resumed_ = run_state_from_json(store_->run_state());
-  } else {
-    store_ = ExtentStore::create(*queue_, {config.store.path, paths, config.commit.every_steps != 0},
-                                 store_shape(config));
+    return open_scratch(less(paths, store_->held()));
   }
+  open_scratch(paths);  // first: it leaves nothing behind when there is no room for the store
+  if (config.store.path.empty()) return;
+  const auto room = scratch_ != nullptr ? less(paths, scratch_->held()) : paths;
+  store_ = ExtentStore::create(*queue_, {config.store.path, room, config.commit.every_steps != 0},
+                               store_shape(config));
 }
 
 std::string Session::state_hash() {

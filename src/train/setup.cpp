@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "io/extent_store.h"
 #include "src/base/fail.h"
 #include "src/base/units.h"
 
@@ -62,6 +63,9 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   request.has_store = !config.store.path.empty();
   request.two_extents = config.commit.every_steps != 0;
   request.nvme_tier = !config.tiers.nvme.empty();
+  if (request.has_store && request.two_extents) {
+    request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
+  }
   request.budget_bytes = {config.tiers.device_bytes, config.tiers.host_bytes, 0};
   bool open_ended = config.tiers.nvme.empty() && request.has_store;
   std::uint64_t nvme_bytes = 0;

@@ -44,7 +44,8 @@ class Training {
     }
     if (!options.metrics_path.empty()) {
       metrics_ = std::make_unique<MetricsWriter>(
-          options.metrics_path, options.resume ? std::optional<std::uint64_t>(step_) : std::nullopt);
+          options.metrics_path, options.resume ? std::optional<std::uint64_t>(step_) : std::nullopt,
+          session_.resumed() ? session_.resumed()->step_line : "");
     }
   }
 
@@ -53,6 +54,7 @@ class Training {
     result.eval_loss = std::numeric_limits<double>::quiet_NaN();
     const std::uint64_t first = step_;
     const auto start = Clock::now();
+    if (session_.resumed() && evaluation_due()) result.eval_loss = evaluate();  // a kill may have come before it
     while (step_ < config_.train.steps) {
       const double left = static_cast<double>(config_.train.steps - step_ - 1);
       StepReport report = train_step();
@@ -60,9 +62,7 @@ class Training {
       result.last_loss = report.loss;
       if (options_.on_step) options_.on_step(report);
       result.interrupted = options_.should_stop && options_.should_stop();
-      const bool last = step_ == config_.train.steps;
-      if (last ||
-          (config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0 && !result.interrupted)) {
+      if (evaluation_due() && (!result.interrupted || step_ == config_.train.steps)) {
         result.eval_loss = evaluate();
       }
       if (result.interrupted) break;
@@ -86,8 +86,13 @@ class Training {
     return options;
   }
 
-  std::string run_state() const {
-    return to_json({step_, sampler_.save_state(), std::to_string(tokens_.checksum())});
+  bool evaluation_due() const {
+    return step_ == config_.train.steps ||
+           (config_.train.eval_every > 0 && step_ > 0 && step_ % config_.train.eval_every == 0);
+  }
+
+  std::string run_state(const std::string& step_line) const {
+    return to_json({step_, step_line, sampler_.save_state(), std::to_string(tokens_.checksum())});
   }
 
   StepReport train_step() {
@@ -100,7 +105,18 @@ class Training {
     inputs.step = step_;
     inputs.groups = groups_at(config_, lr);
     inputs.clip_norm = config_.optimizer.clip_norm;
-    inputs.run_state = run_state();  // as it is once this step has ended
+    const auto report_of = [&](const Verdict& verdict) {
+      StepReport report;
+      report.step = step_;
+      report.total_steps = config_.train.steps;
+      report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
+      report.grad_norm = verdict.norm;
+      report.lr = lr;
+      report.dropped = !verdict.finite;
+      report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
+      return report;
+    };
+    inputs.run_state = [&](const Verdict& verdict) { return run_state(to_line(to_metrics(report_of(verdict)))); };
     const bool commit = commits_.due(step_);
     const StepOutcome outcome =
         session_.runtime().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
@@ -108,14 +124,8 @@ class Training {
     commits_.measure(outcome.wall_us);
     totals_.add(outcome);
 
-    StepReport report;
-    report.step = step_;
-    report.total_steps = config_.train.steps;
-    report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
-    report.grad_norm = outcome.verdict.norm;
-    report.lr = lr;
-    report.dropped = !outcome.verdict.finite;
-    report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
+    const StepReport report = report_of(outcome.verdict);
+    last_line_ = to_line(to_metrics(report, outcome));
     if (report.dropped) {
       logger()->warn("step {}: the gradient is not finite (loss {}); nothing was updated", step_,
                      report.loss);
@@ -157,7 +167,7 @@ class Training {
     if (session_.resumed() && session_.resumed()->step == step_) return;
     StepInputs inputs;
     inputs.step = step_;
-    inputs.run_state = run_state();
+    inputs.run_state = [&](const Verdict&) { return run_state(last_line_); };
     session_.runtime().run(ProgramKind::commit, inputs);
     committed_ = step_;
   }
@@ -172,6 +182,7 @@ class Training {
   std::unique_ptr<TokenFile> validation_;
   std::unique_ptr<MetricsWriter> metrics_;
   LaneTotals totals_;
+  std::string last_line_;   // metrics of the last step
   std::uint64_t step_ = 0;  // iterations done
   std::uint64_t committed_ = 0;
 };

@@ -100,7 +100,7 @@ ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& 
     inputs.step = step;
     inputs.groups = {{0.01, 0.9, 0.99, 1e-8, 0.1}, {0.01, 0.9, 0.99, 1e-8, 0.0}};
     inputs.clip_norm = 1;
-    inputs.run_state = "{}";
+    inputs.run_state = [](const Verdict&) { return std::string("{}"); };
     const auto kind = step == 2 ? ProgramKind::train_commit : ProgramKind::train;
     result.norms.push_back(runtime.run(kind, inputs).verdict.norm);
   }
