@@ -139,10 +139,9 @@ IoTicket Scratch::read(std::size_t index, std::span<std::byte> data, IoPriority 
       error = std::make_exception_ptr(Error(
           ErrorCode::corrupt,
           fmt::format(
-              "scratch extent {}: {} bytes read at offset {} differ from those written (checksum {:016x}, "
-              "written {:016x}) in {}",
-              index, data.size(), extent.offset_bytes, got, extent.written->second,
-              state.files[extent.file_index].path())));
+              "{}: scratch extent {}, {} bytes at offset {}: wanted checksum {:016x} as written, got {:016x}",
+              state.files[extent.file_index].path(), index, data.size(), extent.offset_bytes,
+              extent.written->second, got)));
     }
     done(std::move(error));
   };

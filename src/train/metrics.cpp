@@ -16,6 +16,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+int open_to_append(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) fail(ErrorCode::io_failed, "{}: cannot open to write metrics: {}", path, std::strerror(errno));
+  return fd;
+}
+
 }  // namespace
 
 KeptMetrics kept_up_to_step(const std::string& text, std::uint64_t committed_step, const std::string& path) {
@@ -51,8 +57,7 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     kept = kept_up_to_step(text, *committed_step, path);
   }
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(ErrorCode::io_failed, "{}: cannot open to write metrics: {}", path, std::strerror(errno));
+  fd_ = open_to_append(path);
   // Only a regular file can be cut; a pipe or terminal takes lines as they come.
   if (::ftruncate(fd_, static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
     const int error = errno;
@@ -78,6 +83,10 @@ void MetricsWriter::write_line(std::string line) {
     }
     done += static_cast<std::size_t>(written);
   }
+}
+
+void require_writable_metrics(const std::string& path) {
+  ::close(open_to_append(path));
 }
 
 std::string to_line(const StepMetrics& metrics) {

@@ -54,6 +54,9 @@ class MetricsWriter {
   int fd_ = -1;
 };
 
+// Throws io_failed when the file cannot be opened to write; changes nothing in it.
+void require_writable_metrics(const std::string& path);
+
 // What stays when a metrics file is cut back to `committed_step`: how many bytes, and the last step in them (0: none). The
 // evaluation at that step goes too: the resumed run repeats it. Throws invalid_argument,
 // naming `path` and the line, for a line that is no event.

@@ -19,7 +19,7 @@ namespace terrace {
 namespace {
 
 // What two runs on one store must agree on.
-nlohmann::json identity_of(const Config& config) {
+nlohmann::ordered_json identity_of(const Config& config) {
   const Config::Model& model = config.model;
   return {{"model.layers", model.layers},
           {"model.width", model.width},
@@ -37,7 +37,7 @@ nlohmann::json identity_of(const Config& config) {
 }
 
 // What the bits depend on beside it: a difference is allowed, and said.
-nlohmann::json numerics_of(const Config& config) {
+nlohmann::ordered_json numerics_of(const Config& config) {
   return {{"device", "host"},
           {"precision.compute", config.precision.compute},
           {"precision.grad", config.precision.grad},

@@ -32,12 +32,12 @@ class Training {
   Training(const Config& config, const TrainOptions& options)
       : config_(config),
         options_(options),
-        tokens_(config.data.path + "/" + kTrainTokensName),
+        tokens_(checked_tokens()),
+        validation_(validation_tokens()),
         sampler_(tokens_, sampler_options()),
         session_(config, {options.resume, 0}),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)) {
-    require_vocabulary(tokens_, config.model.vocabulary);
     if (session_.resumed()) {
       step_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
@@ -51,7 +51,7 @@ class Training {
 
   TrainResult run() {
     TrainResult result;
-    result.eval_loss = std::numeric_limits<double>::quiet_NaN();
+    result.last_loss = result.eval_loss = std::numeric_limits<double>::quiet_NaN();
     const std::uint64_t first = step_;
     const auto start = Clock::now();
     if (session_.resumed() && evaluation_due()) result.eval_loss = evaluate();  // a kill may have come before it
@@ -77,6 +77,35 @@ class Training {
   }
 
  private:
+  // What the user may have got wrong is looked at before a store is made.
+  TokenFile checked_tokens() const {
+    if (config_.data.path.empty()) {
+      fail(ErrorCode::invalid_argument, "data.path is not set; wanted the folder that `terrace data prepare` wrote");
+    }
+    TokenFile tokens(config_.data.path + "/" + kTrainTokensName);
+    require_vocabulary(tokens, config_.model.vocabulary);
+    if (!options_.metrics_path.empty()) require_writable_metrics(options_.metrics_path);
+    return tokens;
+  }
+
+  // Null where there is no validation split.
+  std::unique_ptr<TokenFile> validation_tokens() const {
+    const std::string path = config_.data.path + "/" + kValidationTokensName;
+    if (!std::filesystem::exists(path)) return nullptr;
+    auto tokens = std::make_unique<TokenFile>(path);
+    require_vocabulary(*tokens, config_.model.vocabulary);
+    DistributedSampler(*tokens, validation_options());  // long enough for a sample
+    return tokens;
+  }
+
+  SamplerOptions validation_options() const {
+    SamplerOptions options = sampler_options();
+    options.contributions = 1;
+    options.samples_per_step = config_.train.micro_batch;
+    options.shuffle = false;
+    return options;
+  }
+
   SamplerOptions sampler_options() const {
     SamplerOptions options;
     options.context = config_.model.context;
@@ -136,17 +165,9 @@ class Training {
 
   // Mean over the first windows of the validation split, in file order; NaN where there is none.
   double evaluate() {
-    if (!validation_) {
-      const std::string path = config_.data.path + "/" + kValidationTokensName;
-      if (!std::filesystem::exists(path)) return std::numeric_limits<double>::quiet_NaN();
-      validation_ = std::make_unique<TokenFile>(path);
-    }
-    SamplerOptions options = sampler_options();
-    options.contributions = 1;
-    options.samples_per_step = config_.train.micro_batch;
-    options.shuffle = false;
-    DistributedSampler sampler(*validation_, options);
-    const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / options.samples_per_step, 1,
+    if (!validation_) return std::numeric_limits<double>::quiet_NaN();
+    DistributedSampler sampler(*validation_, validation_options());
+    const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
     double sum = 0;
     std::uint64_t targets = 0;
@@ -175,11 +196,11 @@ class Training {
   const Config& config_;
   const TrainOptions& options_;
   TokenFile tokens_;
+  std::unique_ptr<TokenFile> validation_;
   DistributedSampler sampler_;
   Session session_;
   CommitPolicy commits_;
   LearningRateSchedule schedule_;
-  std::unique_ptr<TokenFile> validation_;
   std::unique_ptr<MetricsWriter> metrics_;
   LaneTotals totals_;
   std::string last_line_;   // metrics of the last step

@@ -117,7 +117,7 @@ TEST_F(ScratchTest, AFlippedBitIsFound) {
     Scratch scratch(queue, paths, std::vector<std::uint64_t>{100'000});
     put(scratch, 0, 98304, 7);  // whole pieces: every byte read is part of the data
     EXPECT_THAT(error_of([&] { get(scratch, 0, 98304); }),
-                testing::AllOf(HasSubstr("corrupt: scratch extent 0: 98304 bytes read at offset 0"),
+                testing::AllOf(HasSubstr("scratch extent 0, 98304 bytes at offset 0: wanted checksum "),
                                HasSubstr(folder_.path())));
     EXPECT_EQ(queue.counts().flipped, 1u);
     get(scratch, 0, 98304);  // it was in the transfer only
