@@ -86,7 +86,9 @@ void MetricsWriter::write_line(std::string line) {
 }
 
 void require_writable_metrics(const std::string& path) {
+  const bool there = ::access(path.c_str(), F_OK) == 0;
   ::close(open_to_append(path));
+  if (!there) ::unlink(path.c_str());
 }
 
 std::string to_line(const StepMetrics& metrics) {

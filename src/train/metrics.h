@@ -54,7 +54,7 @@ class MetricsWriter {
   int fd_ = -1;
 };
 
-// Throws io_failed when the file cannot be opened to write; changes nothing in it.
+// Throws io_failed when the file cannot be opened to write; changes nothing in it and makes none.
 void require_writable_metrics(const std::string& path);
 
 // What stays when a metrics file is cut back to `committed_step`: how many bytes, and the last step in them (0: none). The

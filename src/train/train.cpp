@@ -163,9 +163,9 @@ class Training {
     return report;
   }
 
-  // Mean over the first windows of the validation split, in file order; NaN where there is none.
+  // Mean over the first windows of the validation split, in file order; NaN where there is none or none is wanted.
   double evaluate() {
-    if (!validation_) return std::numeric_limits<double>::quiet_NaN();
+    if (!validation_ || config_.train.eval_batches == 0) return std::numeric_limits<double>::quiet_NaN();
     DistributedSampler sampler(*validation_, validation_options());
     const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
