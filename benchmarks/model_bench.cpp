@@ -64,27 +64,34 @@ void unit_operation(benchmark::State& state, OpKind kind, bool head) {
 }
 
 BENCHMARK_CAPTURE(contribution, bf16, DType::bf16)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond)
     ->Iterations(3);
 BENCHMARK_CAPTURE(contribution, fp32, DType::f32)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1);
 BENCHMARK_CAPTURE(unit_operation, block_forward, OpKind::forward, false)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(unit_operation, block_recompute, OpKind::recompute, false)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(unit_operation, block_backward, OpKind::backward, false)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(unit_operation, head_forward, OpKind::forward, true)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(unit_operation, head_backward, OpKind::backward, true)
-    ->MeasureProcessCPUTime()->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

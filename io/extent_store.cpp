@@ -1,7 +1,7 @@
 #include "io/extent_store.h"
 
-#include <filesystem>
 #include <unistd.h>
+#include <filesystem>
 
 #include <algorithm>
 #include <cstring>

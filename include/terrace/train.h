@@ -36,9 +36,9 @@ struct TrainOptions {
 
 struct TrainResult {
   std::uint64_t steps = 0;  // steps done, those of earlier runs included
-  double last_loss = 0;    // of this run's last step; NaN when it made none
-  double eval_loss = 0;    // of the last evaluation; NaN when there was none
-  std::string state_hash;  // 32 hexadecimal digits over every master parameter and optimizer state
+  double last_loss = 0;     // of this run's last step; NaN when it made none
+  double eval_loss = 0;     // of the last evaluation; NaN when there was none
+  std::string state_hash;   // 32 hexadecimal digits over every master parameter and optimizer state
   bool interrupted = false;
   std::string report;  // where the time went, for people
 };

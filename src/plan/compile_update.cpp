@@ -196,16 +196,25 @@ void Compiler::update_all() {
     parameters_out(c, std::move(op), true);
 
     release_retired();
+    Op write;
     if (state_tier == Tier::device) {
-      transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
-               whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c, true);
+      // The store writes a trailer behind the payload it writes: not while the whole slot is being copied.
+      write.waits = {transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
+                              whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c, true)};
     }
     if (state_tier == Tier::nvme || commits) {
       // What lives on disk is written after every update that happened; a commit also writes what lives in
       // memory, updated or not, since earlier steps may have changed it.
-      written.push_back(transfer(OpKind::write_state, Lane::nvme, whole(states_[c], AccessMode::read),
-                                 whole(residents_.store_extent[c], AccessMode::write), chunks_[c].unit, c,
-                                 state_tier == Tier::nvme));
+      write.kind = OpKind::write_state;
+      write.lane = Lane::nvme;
+      write.predicated = state_tier == Tier::nvme;
+      write.unit = chunks_[c].unit;
+      write.chunk = c;
+      write.micro_batch = micro_batch_;
+      write.accesses = {whole(states_[c], AccessMode::read),
+                        whole(residents_.store_extent[c], AccessMode::write)};
+      write.bytes = write.accesses[0].bytes;
+      written.push_back(emitter_.emit(std::move(write)));
     }
     if (state_tier != Tier::host) retire(Pool::state_staging, states_[c]);
     if (placement_.gradients[c] != Tier::host) retire(Pool::sum_staging, sums_[c]);

@@ -15,14 +15,17 @@ LaneThreads::LaneThreads() {
       threads_.emplace_back([this, lane] { loop(static_cast<Lane>(lane)); });
     } catch (const std::system_error& error) {
       stop();
-      fail(ErrorCode::does_not_fit, "cannot start a thread for each lane (got {} of {}): {}", lane, kLanes, error.what());
+      fail(ErrorCode::does_not_fit, "cannot start a thread for each lane (got {} of {}): {}", lane, kLanes,
+           error.what());
     }
     const std::string name = "terrace-" + std::string(name_of(static_cast<Lane>(lane))).substr(0, 7);
     pthread_setname_np(threads_.back().native_handle(), name.c_str());
   }
 }
 
-LaneThreads::~LaneThreads() { stop(); }
+LaneThreads::~LaneThreads() {
+  stop();
+}
 
 void LaneThreads::stop() {
   {

@@ -42,7 +42,7 @@ struct RuntimeParts {
 };
 
 struct RuntimeOptions {
-  bool adversarial = false;            // the device was made so too: operations run as late as the program allows
+  bool adversarial = false;  // the device was made so too: operations run as late as the program allows
   std::uint64_t adversarial_seed = 0;  // in which order the lanes are waited for; 0: compute first
   // In the program of this kind, the operation that is waited for before all others (kNone: none).
   ProgramKind adversarial_kind = ProgramKind::train;

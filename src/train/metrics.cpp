@@ -64,7 +64,8 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_
     ::close(fd_);
     fail(ErrorCode::io_failed, "{}: cannot cut it to {} bytes: {}", path, kept.bytes, std::strerror(error));
   }
-  if (committed_step && kept.last_step + 1 == *committed_step && !committed_line.empty()) write_line(committed_line);
+  if (committed_step && kept.last_step + 1 == *committed_step && !committed_line.empty())
+    write_line(committed_line);
 }
 
 MetricsWriter::~MetricsWriter() {

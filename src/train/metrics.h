@@ -36,7 +36,8 @@ class MetricsWriter {
   // back to that step, i.e. lines of later steps, an end line and a torn last line are removed; a missing
   // file is made. Throws io_failed; invalid_argument for a file to resume that holds anything but metrics,
   // which is left as it is.
-  // `committed_line`: the committed step's own line, which is added where a kill came between the commit and it.
+  // `committed_line`: the committed step's own line, which is added where a kill came between the commit and
+  // it.
   explicit MetricsWriter(const std::string& path, std::optional<std::uint64_t> committed_step = std::nullopt,
                          const std::string& committed_line = "");
   ~MetricsWriter();
@@ -57,8 +58,8 @@ class MetricsWriter {
 // Throws io_failed when the file cannot be opened to write; changes nothing in it and makes none.
 void require_writable_metrics(const std::string& path);
 
-// What stays when a metrics file is cut back to `committed_step`: how many bytes, and the last step in them (0: none). The
-// evaluation at that step goes too: the resumed run repeats it. Throws invalid_argument,
+// What stays when a metrics file is cut back to `committed_step`: how many bytes, and the last step in them
+// (0: none). The evaluation at that step goes too: the resumed run repeats it. Throws invalid_argument,
 // naming `path` and the line, for a line that is no event.
 struct KeptMetrics {
   std::size_t bytes = 0;

@@ -54,7 +54,8 @@ class Training {
     result.last_loss = result.eval_loss = std::numeric_limits<double>::quiet_NaN();
     const std::uint64_t first = step_;
     const auto start = Clock::now();
-    if (session_.resumed() && evaluation_due()) result.eval_loss = evaluate();  // a kill may have come before it
+    if (session_.resumed() && evaluation_due())
+      result.eval_loss = evaluate();  // a kill may have come before it
     while (step_ < config_.train.steps) {
       const double left = static_cast<double>(config_.train.steps - step_ - 1);
       StepReport report = train_step();
@@ -80,7 +81,8 @@ class Training {
   // What the user may have got wrong is looked at before a store is made.
   TokenFile checked_tokens() const {
     if (config_.data.path.empty()) {
-      fail(ErrorCode::invalid_argument, "data.path is not set; wanted the folder that `terrace data prepare` wrote");
+      fail(ErrorCode::invalid_argument,
+           "data.path is not set; wanted the folder that `terrace data prepare` wrote");
     }
     TokenFile tokens(config_.data.path + "/" + kTrainTokensName);
     require_vocabulary(tokens, config_.model.vocabulary);
@@ -145,7 +147,9 @@ class Training {
       report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
       return report;
     };
-    inputs.run_state = [&](const Verdict& verdict) { return run_state(to_line(to_metrics(report_of(verdict)))); };
+    inputs.run_state = [&](const Verdict& verdict) {
+      return run_state(to_line(to_metrics(report_of(verdict))));
+    };
     const bool commit = commits_.due(step_);
     const StepOutcome outcome =
         session_.runtime().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
@@ -163,7 +167,8 @@ class Training {
     return report;
   }
 
-  // Mean over the first windows of the validation split, in file order; NaN where there is none or none is wanted.
+  // Mean over the first windows of the validation split, in file order; NaN where there is none or none is
+  // wanted.
   double evaluate() {
     if (!validation_ || config_.train.eval_batches == 0) return std::numeric_limits<double>::quiet_NaN();
     DistributedSampler sampler(*validation_, validation_options());

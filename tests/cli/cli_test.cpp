@@ -24,7 +24,7 @@ class CliTest : public testing::Test {
     EXPECT_EQ(outcome.out, "");
   }
 
-  Program program_;
+  Program program_{TERRACE_PROGRAM};
 };
 
 TEST_F(CliTest, UsageErrorsAreCodeTwo) {

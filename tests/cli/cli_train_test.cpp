@@ -51,7 +51,7 @@ class CliTrainTest : public testing::Test {
     return kept;
   }
 
-  Program program_;
+  Program program_{TERRACE_PROGRAM};
 };
 
 TEST_F(CliTrainTest, TrainsReportsAndSamples) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "tests/support/temp_dir.h"
 
@@ -27,6 +28,8 @@ inline std::string read_file(const std::string& path) {
 
 class Program {
  public:
+  explicit Program(std::string path) : path_(std::move(path)) {}
+
   std::string file(const std::string& name) const { return folder_.file(name); }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(file(name), std::ios::binary) << text;
@@ -57,9 +60,10 @@ class Program {
  private:
   std::string command(const std::string& arguments) const { return command("", arguments); }
   std::string command(const std::string& prefix, const std::string& arguments) const {
-    return "cd " + folder_.path() + " && " + prefix + " " TERRACE_PROGRAM " " + arguments + " >out 2>err";
+    return "cd " + folder_.path() + " && " + prefix + " " + path_ + " " + arguments + " >out 2>err";
   }
 
+  std::string path_;
   TempDir folder_;
 };
 

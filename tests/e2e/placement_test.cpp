@@ -15,6 +15,10 @@ struct Cut {
   const char* compute;
 };
 
+std::ostream& operator<<(std::ostream& out, const Cut& cut) {
+  return out << cut.micro_batches << " contributions of " << cut.micro_batch << " samples, " << cut.compute;
+}
+
 class PlacementTest : public testing::TestWithParam<Cut> {
  protected:
   void cut(Config& config) const {

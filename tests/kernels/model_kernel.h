@@ -23,7 +23,9 @@ inline const std::vector<std::size_t> kLengths{1, 2, 15, 16, 17, 31, 32, 33, 63,
 // The arrays end at a page that cannot be touched, and start off alignment whenever their length is odd.
 template <typename T>
 struct Array {
-  explicit Array(std::size_t numel) : memory(numel) { std::memset(static_cast<void*>(memory.data()), 0xFF, numel * sizeof(T)); }
+  explicit Array(std::size_t numel) : memory(numel) {
+    std::memset(static_cast<void*>(memory.data()), 0xFF, numel * sizeof(T));
+  }
   Array(std::size_t numel, unsigned seed, float std = 1.0f) : memory(numel) {
     std::mt19937 engine(seed);
     std::normal_distribution<float> normal(0.0f, std);

@@ -17,7 +17,9 @@ namespace {
 using namespace testing_models;
 
 // Hundreds of small stores: in memory where the machine has a file system for it.
-std::string memory_folder() { return std::filesystem::exists("/dev/shm") ? "/dev/shm" : testing::TempDir(); }
+std::string memory_folder() {
+  return std::filesystem::exists("/dev/shm") ? "/dev/shm" : testing::TempDir();
+}
 
 TEST(Runtime, GivesTheSameBitsWithAnyPlacementAndMode) {
   const TempDir folder(memory_folder());
@@ -33,7 +35,9 @@ TEST(Runtime, GivesTheSameBitsWithAnyPlacementAndMode) {
         for (const bool adversarial : {false, true}) {
           for (const std::uint64_t seed : {0u, 1u}) {
             if (!adversarial && seed > 0) continue;
-            EXPECT_EQ(run_toy(request.model, plan, folder.file("a"), {.runtime = {.adversarial = adversarial, .adversarial_seed = seed}}), first)
+            EXPECT_EQ(run_toy(request.model, plan, folder.file("a"),
+                              {.runtime = {.adversarial = adversarial, .adversarial_seed = seed}}),
+                      first)
                 << slack << adversarial << seed;
           }
         }
@@ -42,7 +46,8 @@ TEST(Runtime, GivesTheSameBitsWithAnyPlacementAndMode) {
   }
 }
 
-// The checker refuses each (compile_program_test); here it is off, and the wrong numbers show that the waits matter.
+// The checker refuses each (compile_program_test); here it is off, and the wrong numbers show that the waits
+// matter.
 TEST(Runtime, MostDroppedWaitsChangeAResultInAdversarialMode) {
   const TempDir folder(memory_folder());
   int dropped = 0, changed = 0;
@@ -69,7 +74,8 @@ TEST(Runtime, MostDroppedWaitsChangeAResultInAdversarialMode) {
           ++changed;
           return;
         }
-        unseen += describe_op(plan.programs[kind], wait.op) + " without " + describe_op(plan.programs[kind], wait.wait) + "\n";
+        unseen += describe_op(plan.programs[kind], wait.op) + " without " +
+                  describe_op(plan.programs[kind], wait.wait) + "\n";
       });
     }
   }
@@ -86,7 +92,8 @@ TEST(Runtime, AFailureOnOneLaneStopsTheOthersAndSurfacesOnce) {
   const Plan plan = make_plan(request);
   for (const bool adversarial : {false, true}) {
     try {
-      run_toy(request.model, plan, folder.file("c"), {.runtime = {.adversarial = adversarial}, .fail_at_unit = 1});
+      run_toy(request.model, plan, folder.file("c"),
+              {.runtime = {.adversarial = adversarial}, .fail_at_unit = 1});
       FAIL();
     } catch (const std::runtime_error& error) {
       EXPECT_STREQ(error.what(), "the toy broke");

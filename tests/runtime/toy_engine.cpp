@@ -37,7 +37,8 @@ void ToyExecutor::run(const ComputeCall& call) {
     if (call.at<float>(role) != nullptr) fill(call.at<float>(role), numel, sum + salt);
   };
   read(Role::params, unit.padded_numel());
-  if (!unit.shared_units.empty()) read(Role::shared_params, model_.units[unit.shared_units[0]].padded_numel());
+  if (!unit.shared_units.empty())
+    read(Role::shared_params, model_.units[unit.shared_units[0]].padded_numel());
   read(Role::input, input);
   if (call.kind != OpKind::backward) {
     // What is saved comes from parameters and input alone, so that a recomputation gives the same.
@@ -55,7 +56,8 @@ void ToyExecutor::run(const ComputeCall& call) {
   if (unit.shared_grad_bytes > 0) write(Role::shared_grad, count(unit.shared_grad_bytes), 5);
 }
 
-ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder, const ToyOptions& options) {
+ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
+                  const ToyOptions& options) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   auto device = make_host_device(options.runtime.adversarial);
@@ -114,8 +116,10 @@ ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& 
 }
 
 PlanRequest tight_request(std::uint32_t contributions) {
-  PlanRequest request = testing_models::roomy_request(testing_models::tiny_model(2, true, DType::f32), contributions, 8192);
-  request.parameters = request.optimizer_state = request.gradients = request.activations = testing_models::kHalves;
+  PlanRequest request =
+      testing_models::roomy_request(testing_models::tiny_model(2, true, DType::f32), contributions, 8192);
+  request.parameters = request.optimizer_state = request.gradients = request.activations =
+      testing_models::kHalves;
   request.recompute = Recompute::always;
   request.slack = 0;
   return request;

@@ -16,8 +16,8 @@ class ToyExecutor : public Executor {
   explicit ToyExecutor(const ModelShape& model) : model_(model) {}
   void run(const ComputeCall& call) override;
 
-  std::vector<double> losses;           // one a backward of the last unit
-  std::uint32_t fail_at_unit = kNone;   // throw in this unit's backward
+  std::vector<double> losses;          // one a backward of the last unit
+  std::uint32_t fail_at_unit = kNone;  // throw in this unit's backward
 
  private:
   const ModelShape& model_;
@@ -37,7 +37,8 @@ struct ToyOptions {
 };
 
 // Two steps of `plan`, the second with a commit, in a new store under `folder`; then a visit of all states.
-ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder, const ToyOptions& options = {});
+ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
+                  const ToyOptions& options = {});
 
 // Half of every class on disk, the least pools: most operations and the tightest reuse.
 PlanRequest tight_request(std::uint32_t contributions);
