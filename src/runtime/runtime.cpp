@@ -120,22 +120,29 @@ void Runtime::issue(Lane lane) {
 
 void Runtime::issue_nvme(OpId id) {
   const Op& op = current_->program.ops[id];
-  auto event = std::make_shared<TransferEvent>();
-  set_event(id, event);
   if (op.predicated && dropped_) {
     execute(id);
-    event->complete(nullptr);
+    auto done = std::make_shared<TransferEvent>();
+    done->complete(nullptr);
+    set_event(id, std::move(done));
     return;
   }
   auto leases = std::make_shared<std::vector<Lease>>(lease_all(op));
+  auto event = std::make_shared<TransferEvent>();
+  set_event(id, event);
   LaneStats& stats = outcome_.lanes[static_cast<std::size_t>(Lane::nvme)];
   ++stats.operations;
   stats.bytes += op.bytes;
-  start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
-    leases->clear();
-    if (error) stop(error);
-    event->complete(std::move(error));
-  });
+  try {
+    start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
+      leases->clear();
+      if (error) stop(error);
+      event->complete(std::move(error));
+    });
+  } catch (...) {  // it never started: whoever waits for it must not wait for ever
+    event->complete(std::current_exception());
+    throw;
+  }
 }
 
 // Everything is issued, nothing runs; then the lanes are waited for in an order drawn from the seed. nvme

@@ -130,10 +130,17 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
   parts.scratch = scratch_.get();
   parts.initial_master = [this, seed = config.train.seed](std::uint32_t c, float* master) {
     const Chunk& chunk = plan_.chunks[c];
-    parallel_for(chunk.segments.size(), [&](std::size_t s) {
-      const Segment& segment = chunk.segments[s];
-      fill_initial(tensors_[chunk.unit].tensors[segment.tensor], seed, segment.begin, segment.end,
-                   master + segment.offset);
+    constexpr std::uint64_t kPiece =
+        16 * kBlockNumel;  // a value depends on its element alone: any pieces will do
+    parallel_for(div_up(chunk.numel, kPiece), [&](std::size_t piece) {
+      for (const Segment& segment : chunk.segments) {
+        const std::uint64_t from = std::max(segment.offset, piece * kPiece);
+        const std::uint64_t to = std::min(segment.offset + segment.numel(), (piece + 1) * kPiece);
+        if (from >= to) continue;
+        const std::uint64_t begin = segment.begin + (from - segment.offset);
+        fill_initial(tensors_[chunk.unit].tensors[segment.tensor], seed, begin, begin + (to - from),
+                     master + from);
+      }
     });
   };
   runtime_ =

@@ -176,6 +176,15 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::optional<std::uint64_t> bytes_of(const std::string& message, const std::string& key) {
+  const std::size_t at = message.find("= ", message.find(key));
+  if (message.find(key) == std::string::npos || at == std::string::npos) return std::nullopt;
+  std::size_t length = 0;
+  const std::uint64_t number = std::stoull(message.substr(at + 2), &length);
+  if (message.compare(at + 2 + length, 6, " bytes") != 0) return std::nullopt;
+  return number;
+}
+
 void limit(int resource, std::uint64_t value) {
   const rlimit both{value, value};
   if (::setrlimit(static_cast<__rlimit_resource>(resource), &both) != 0) abandon("setrlimit");

@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +81,9 @@ std::size_t steps_told(const std::string& path);
 bool wait_until(const std::function<bool()>& condition);
 
 std::string read_file(const std::string& path);
+
+// The number of "KEY ... = NUMBER bytes" in a message; nothing where it has none.
+std::optional<std::uint64_t> bytes_of(const std::string& message, const std::string& key);
 
 // For `prepare`. They abort the new process when the system refuses.
 void limit(int resource, std::uint64_t value);

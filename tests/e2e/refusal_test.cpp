@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 
 #include "terrace/data.h"
 #include "tests/e2e/program.h"
@@ -54,10 +53,8 @@ TEST_F(RefusalTest, WhatDoesNotFitSaysWhatWould) {
     EXPECT_THAT(text, AllOf(HasSubstr("does not fit"), HasSubstr("device"), HasSubstr("host"),
                             HasSubstr("the smallest budgets that would do:")));
     EXPECT_FALSE(fs::exists(config_.store.path));
-    std::smatch device, host;
-    ASSERT_TRUE(std::regex_search(text, device, std::regex("tiers\\.device = ([0-9]+) bytes"))) << text;
-    ASSERT_TRUE(std::regex_search(text, host, std::regex("tiers\\.host = ([0-9]+) bytes"))) << text;
-    const std::uint64_t device_bytes = std::stoull(device[1]), host_bytes = std::stoull(host[1]);
+    ASSERT_TRUE(bytes_of(text, "tiers.device =") && bytes_of(text, "tiers.host =")) << text;
+    const std::uint64_t device_bytes = *bytes_of(text, "tiers.device ="), host_bytes = *bytes_of(text, "tiers.host =");
     const auto planned = [&](std::uint64_t on_device, std::uint64_t on_host) {
       return run_program(workspace_.path(), {"plan", file, "--set", "tiers.device=" + std::to_string(on_device), "--set",
                                              "tiers.host=" + std::to_string(on_host)});

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <iostream>
 
+#include "io/io_hooks.h"
 #include "src/base/fail.h"
 #include "src/plan/check_plan.h"
 #include "tests/plan/tiny_models.h"
@@ -99,6 +102,35 @@ TEST(Runtime, AFailureOnOneLaneStopsTheOthersAndSurfacesOnce) {
       EXPECT_STREQ(error.what(), "the toy broke");
     }
   }
+}
+
+// Every transfer in turn fails, in the middle of whatever the other lanes do: the run ends with that error,
+// never in a wait for something that will not come.
+TEST(Runtime, AnyFailingTransferEndsTheRunInItsOwnWords) {
+  const TempDir folder(memory_folder());
+  const PlanRequest request = tight_request(2);
+  const Plan plan = make_plan(request);
+  class FailAt : public IoHooks {
+   public:
+    explicit FailAt(int at) : left_(at) {}
+    std::int64_t see_result(const IoCall&, std::int64_t result) override {
+      return left_-- == 0 ? -EIO : result;
+    }
+
+   private:
+    std::atomic<int> left_;
+  };
+  int failed = 0;
+  for (int at = 0; at < 400; at += 7) {
+    try {
+      run_toy(request.model, plan, folder.file("d"), {.hooks = std::make_shared<FailAt>(at)});
+    } catch (const Error& error) {
+      ++failed;
+      EXPECT_EQ(error.code(), ErrorCode::io_failed) << error.what();
+      EXPECT_NE(std::string(error.what()).find(folder.path()), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_GT(failed, 10);
 }
 
 }  // namespace
