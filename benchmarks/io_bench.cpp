@@ -3,8 +3,6 @@
 //   read|write|both]
 // Prints JSON: GB/s as median and median absolute deviation (MAD) over the rounds. Writes (4 * rounds + 2) *
 // mib MiB to a nameless file.
-#include <liburing.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,11 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/raw_uring_loop.h"
 #include "io/data_file.h"
 #include "io/io_queue.h"
-#include "io/uring_ring.h"
 #include "src/base/aligned_memory.h"
-#include "src/base/fail.h"
 #include "src/base/units.h"
 
 namespace terrace {
@@ -38,78 +35,12 @@ struct Settings {
   std::string only;  // one of read, write, both; empty: all
 };
 
-struct Work {
-  bool reads = false;
-  bool writes = false;
-};
-
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The roof: one thread, one ring, registered file, registered buffers in huge pages, requests of 1 MiB. Reads
-// lie in the first half of the file, writes in the second.
-class RawLoop {
- public:
-  RawLoop(const DataFile& file, const AlignedMemory& memory, unsigned depth)
-      : memory_(memory), depth_(depth) {
-    if (const int error = set_up_ring(depth, &ring_); error < 0) {
-      fail(ErrorCode::unsupported, "{}", ring_refusal(-error));
-    }
-    const int fd = file.fd();
-    const iovec buffer{memory.data(), memory.size()};
-    registered_ = io_uring_register_buffers(&ring_, &buffer, 1) == 0;
-    if (io_uring_register_files(&ring_, &fd, 1) != 0) fail(ErrorCode::io_failed, "register file");
-  }
-  ~RawLoop() { io_uring_queue_exit(&ring_); }
-  RawLoop(const RawLoop&) = delete;
-  RawLoop& operator=(const RawLoop&) = delete;
-
-  void run(const Work& work, std::uint64_t bytes) {
-    const std::uint64_t each = bytes / kRequestBytes;
-    const std::uint64_t total = each * (work.reads + work.writes);
-    std::uint64_t begun = 0, ended = 0;
-    while (ended < total) {
-      for (; begun < total && begun - ended < depth_; ++begun) {
-        const bool read = work.reads && (!work.writes || begun % 2 == 0);
-        prepare(read, work.reads && work.writes ? begun / 2 : begun, bytes);
-      }
-      io_uring_submit_and_wait(&ring_, 1);
-      io_uring_cqe* entry = nullptr;
-      unsigned head = 0, count = 0;
-      io_uring_for_each_cqe(&ring_, head, entry) {
-        ++count;
-        if (entry->res != static_cast<int>(kRequestBytes))
-          fail(ErrorCode::io_failed, "raw loop: got {}", entry->res);
-      }
-      io_uring_cq_advance(&ring_, count);
-      ended += count;
-    }
-  }
-
- private:
-  void prepare(bool read, std::uint64_t index, std::uint64_t bytes) {
-    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    const std::uint64_t offset = index * kRequestBytes + (read ? 0 : bytes);
-    std::byte* data = memory_.data() + (read ? 0 : kBufferBytes) + index * kRequestBytes % kBufferBytes;
-    if (registered_) {
-      if (read) io_uring_prep_read_fixed(entry, 0, data, kRequestBytes, offset, 0);
-      if (!read) io_uring_prep_write_fixed(entry, 0, data, kRequestBytes, offset, 0);
-    } else {
-      if (read) io_uring_prep_read(entry, 0, data, kRequestBytes, offset);
-      if (!read) io_uring_prep_write(entry, 0, data, kRequestBytes, offset);
-    }
-    entry->flags |= IOSQE_FIXED_FILE;
-  }
-
-  const AlignedMemory& memory_;
-  unsigned depth_;
-  bool registered_ = false;
-  io_uring ring_{};
-};
-
-// The same by the queue.
-void run_queue(IoQueue& queue, IoFile file, const AlignedMemory& memory, const Work& work,
+// What the raw loop does, by the queue.
+void run_queue(IoQueue& queue, IoFile file, const AlignedMemory& memory, const RawWork& work,
                std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kTransferBytes) {
     const std::uint64_t length = std::min(kTransferBytes, bytes - at);
@@ -126,19 +57,6 @@ void run_queue(IoQueue& queue, IoFile file, const AlignedMemory& memory, const W
   queue.drain();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-nlohmann::json summary(const std::vector<double>& values) {
-  const double middle = median(values);
-  std::vector<double> away;
-  for (const double v : values) away.push_back(std::abs(v - middle));
-  return {{"median", middle}, {"mad", median(away)}};
-}
-
 nlohmann::json measure(const Settings& settings) {
   const std::uint64_t bytes = settings.mib * kMiB;
   DataFile file(settings.path, DataFile::Mode::temporary);
@@ -146,7 +64,7 @@ nlohmann::json measure(const Settings& settings) {
   AlignedMemory memory(2 * kBufferBytes, "I/O buffers");
   std::memset(memory.data(), 0x5A, memory.size());
 
-  RawLoop raw(file, memory, settings.depth);
+  RawUringLoop raw(file, memory, settings.depth);
   const auto make = settings.queue == "threads" ? make_thread_pool_queue : make_uring_queue;
   const auto queue = make({.depth = settings.depth, .piece_bytes = kRequestBytes, .threads = settings.depth});
   const IoFile id = queue->register_file(file.fd(), file.path());
@@ -159,7 +77,7 @@ nlohmann::json measure(const Settings& settings) {
   }
   queue->drain();
 
-  std::map<std::string, Work> works{
+  std::map<std::string, RawWork> works{
       {"read", {true, false}}, {"write", {false, true}}, {"both", {true, true}}};
   std::erase_if(works,
                 [&](const auto& work) { return !settings.only.empty() && settings.only != work.first; });
@@ -169,7 +87,7 @@ nlohmann::json measure(const Settings& settings) {
       double seconds[2];
       for (const unsigned side : {round % 2, 1 - round % 2}) {  // who begins alternates
         const double begin = now_s();
-        if (side == 0) raw.run(work, bytes);
+        if (side == 0) raw.run(work, bytes, bytes);
         if (side == 1) run_queue(*queue, id, memory, work, bytes);
         seconds[side] = now_s() - begin;
       }
@@ -182,9 +100,9 @@ nlohmann::json measure(const Settings& settings) {
   nlohmann::json results = nlohmann::json::array();
   for (const auto& [name, work] : works) {
     results.push_back({{"name", name},
-                       {"raw_gbps", summary(raw_gbps[name])},
-                       {"queue_gbps", summary(queue_gbps[name])},
-                       {"queue_over_raw", summary(ratio[name])}});
+                       {"raw_gbps", median_and_mad(raw_gbps[name])},
+                       {"queue_gbps", median_and_mad(queue_gbps[name])},
+                       {"queue_over_raw", median_and_mad(ratio[name])}});
   }
   return {{"benchmark", "io"},
           {"queue", queue->name()},

@@ -191,29 +191,29 @@ IoTicket StoreImpl::write_extent(std::size_t chunk, std::span<std::byte> tail, s
     trailer.identity = state.identity;
     trailer.epoch = parts_.record.epoch;
   }
-  trailer.store_id = parts_.manifest.id;
-  trailer.step = version.step;
-  trailer.segment_steps = version.segment_steps;
-  trailer.payload_bytes = payload_bytes;
-  trailer.payload_checksum = hash128(tail.data(), payload_bytes);
-  trailer.extent = static_cast<std::uint32_t>(extent);
-  encode_trailer(trailer, tail.last<kTrailerBytes>());
-  {
-    const Lock lock(mutex_);
-    chunks_[chunk].trailers[static_cast<std::size_t>(extent)] = std::move(trailer);
-  }
   IoRequest request;
-  request.direction = IoDirection::write;
-  request.priority = priority;
-  request.file = parts_.files.data_ids[parts_.manifest.places[chunk].path];
-  request.offset_bytes = offset_of(chunk, extent) + extent_bytes(parts_.manifest, chunk) - tail.size();
-  request.data = tail.data();
-  request.bytes = tail.size();
-  request.done = [this, chunk, extent, call = std::move(done)](const std::exception_ptr& error) {
-    ended_write(chunk, extent, error);
-    call(error);
-  };
   try {
+    trailer.store_id = parts_.manifest.id;
+    trailer.step = version.step;
+    trailer.segment_steps = version.segment_steps;
+    trailer.payload_bytes = payload_bytes;
+    trailer.payload_checksum = hash128(tail.data(), payload_bytes);
+    trailer.extent = static_cast<std::uint32_t>(extent);
+    encode_trailer(trailer, tail.last<kTrailerBytes>());
+    {
+      const Lock lock(mutex_);
+      chunks_[chunk].trailers[static_cast<std::size_t>(extent)] = std::move(trailer);
+    }
+    request.direction = IoDirection::write;
+    request.priority = priority;
+    request.file = parts_.files.data_ids[parts_.manifest.places[chunk].path];
+    request.offset_bytes = offset_of(chunk, extent) + extent_bytes(parts_.manifest, chunk) - tail.size();
+    request.data = tail.data();
+    request.bytes = tail.size();
+    request.done = [this, chunk, extent, call = std::move(done)](const std::exception_ptr& error) {
+      ended_write(chunk, extent, error);
+      call(error);
+    };
     return queue_.submit(std::move(request));
   } catch (...) {
     ended_write(chunk, extent, std::current_exception());

@@ -69,12 +69,12 @@ struct ChunkVersion {
   std::vector<std::uint64_t> segment_steps;  // Adam's step count of each segment
 };
 
-// Thread contract: read and write from any thread; commit when no write is under way; one transfer a chunk at
-// a time. All errors name path, offset, wanted and got, or the chunk and what its trailer said. After a
-// failed write, flush or record the store takes no more writes or commits and repeats that error.
 // Bytes of the two extents that hold the run state.
 inline constexpr std::uint64_t kRunStateBytes = 2 * (kMaxRunStateBytes + kTrailerBytes);
 
+// Thread contract: read and write from any thread; commit when no write is under way; one transfer a chunk at
+// a time. All errors name path, offset, wanted and got, or the chunk and what its trailer said. After a
+// failed write, flush or record the store takes no more writes or commits and repeats that error.
 class ExtentStore {
  public:
   // Refuses a directory that already holds a store (invalid_argument), a missing volume (not_found), space

@@ -7,10 +7,7 @@
 namespace terrace {
 
 std::string to_json(const RunState& state) {
-  return nlohmann::json{{"step", state.step},
-                        {"step_line", state.step_line},
-                        {"sampler", state.sampler},
-                        {"tokens", state.tokens}}
+  return nlohmann::json{{"step", state.step}, {"step_line", state.step_line}, {"sampler", state.sampler}}
       .dump();
 }
 
@@ -18,7 +15,7 @@ RunState run_state_from_json(const std::string& json) {
   try {
     const auto parsed = nlohmann::json::parse(json);
     return {parsed.at("step").get<std::uint64_t>(), parsed.at("step_line").get<std::string>(),
-            parsed.at("sampler").get<std::string>(), parsed.at("tokens").get<std::string>()};
+            parsed.at("sampler").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::corrupt, "the store's run state cannot be read: {}", error.what());
   }

@@ -10,7 +10,6 @@ struct RunState {
   std::uint64_t step = 0;  // iterations done, dropped and skipped ones too
   std::string step_line;   // the metrics of that step: a kill may come between the commit and their line
   std::string sampler;     // DistributedSampler::save_state
-  std::string tokens;      // identity of the training tokens
 };
 
 std::string to_json(const RunState& state);

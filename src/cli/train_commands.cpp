@@ -36,7 +36,8 @@ int run_train(const ConfigArguments& arguments, TrainOptions options) {
                    ? ": nothing was kept (no store that commits)"
                    : ", committed: --resume goes on from there");
   } else {
-    fmt::print("trained {} steps: last loss {:.4f}", result.steps, result.last_loss);
+    fmt::print("trained {} steps", result.steps);
+    if (!std::isnan(result.last_loss)) fmt::print(": last loss {:.4f}", result.last_loss);
     if (!std::isnan(result.eval_loss)) fmt::print(", validation loss {:.4f}", result.eval_loss);
     fmt::print("\n");
   }

@@ -6,7 +6,7 @@
 namespace terrace {
 namespace {
 
-const char* isa_name(dnnl::cpu_isa isa) {
+std::string isa_name(dnnl::cpu_isa isa) {
   switch (isa) {
     case dnnl::cpu_isa::sse41:
       return "SSE4.1";
@@ -21,7 +21,7 @@ const char* isa_name(dnnl::cpu_isa isa) {
     case dnnl::cpu_isa::avx512_core_bf16:
       return "AVX512_CORE_BF16";
     default:
-      return "another instruction set";
+      return fmt::format("instruction set {:#x}", static_cast<unsigned>(isa));
   }
 }
 

@@ -60,8 +60,7 @@ void Compiler::reduce_gradient(std::uint32_t unit, SlotId contribution) {
       if (first) {
         sum = slot(Pool::sum_staging, Item::grad_sum, unit, c, emitter_.slot(home).bytes);
       } else {
-        const auto at = std::find(sum_order_.begin(), sum_order_.end(), c);
-        fetch_sums(static_cast<std::size_t>(at - sum_order_.begin()) + 1);
+        while (sums_[c] == kNone) fetch_sums(next_sum_ + 1);  // the order of the list is that of the folds
         sum = sums_[c];
       }
     }

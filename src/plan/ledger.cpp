@@ -2,7 +2,6 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "src/base/units.h"
@@ -19,12 +18,6 @@ std::uint64_t Ledger::total(Tier tier) const {
     if (line.tier == tier) sum += line.bytes;
   }
   return sum;
-}
-
-bool Ledger::fits() const {
-  return std::all_of(lines.begin(), lines.end(), [&](const LedgerLine& line) {
-    return total(line.tier) <= budget_bytes[static_cast<std::size_t>(line.tier)];
-  });
 }
 
 std::string to_text(const Ledger& ledger) {

@@ -22,7 +22,6 @@ struct Ledger {
 
   void add(Tier tier, std::string name, std::uint64_t bytes);  // nothing is added for 0 bytes
   std::uint64_t total(Tier tier) const;
-  bool fits() const;
 };
 
 // A table of all lines with totals and budgets; the largest line of a tier that does not fit is marked.

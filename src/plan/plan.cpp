@@ -58,6 +58,16 @@ class Planner {
     if (request_.model.units.size() < 2) fail(ErrorCode::invalid_argument, "a model has at least two units");
     if (request_.contributions == 0)
       fail(ErrorCode::invalid_argument, "micro_batches is 0; wanted at least 1");
+    // Every operation of a step is listed: a list that would not fit in memory is refused before it is made.
+    constexpr std::uint64_t kMostOperations = 4'000'000;
+    const std::uint64_t operations =
+        10 * (plan_.chunks.size() + request_.model.units.size()) * std::uint64_t{request_.contributions};
+    if (operations > kMostOperations) {
+      fail(ErrorCode::invalid_argument,
+           "{} chunks and {} contributions make a step of about {} operations; at most {} are planned: raise "
+           "placement.chunk_numel or lower train.micro_batches",
+           plan_.chunks.size(), request_.contributions, operations, kMostOperations);
+    }
     for (const DataClass& data : classes_) {
       if (!data.wanted) continue;
       if ((*data.wanted)[kNvme] > 0 && !has_nvme()) {

@@ -135,8 +135,8 @@ void Runtime::initialise_state(std::uint32_t chunk, std::byte* state) {
   parts_.initial_master(chunk, reinterpret_cast<float*>(state + layout.offset_bytes[0]));
 }
 
-void Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
-                         std::function<void(std::exception_ptr)> done) {
+IoTicket Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
+                             std::function<void(std::exception_ptr)> done) {
   const auto memory = [&](std::size_t access) -> std::span<std::byte> {
     return {leases[access].data(), op.accesses[access].bytes};
   };
@@ -151,29 +151,27 @@ void Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
       const std::size_t target = op.accesses.size() - 1;
       if (parts_.store == nullptr || !parts_.store->written(op.chunk)) {
         initialise_state(op.chunk, leases[target].data());
-        return done(nullptr);
+        done(nullptr);
+        return 0;
       }
       segment_steps_[op.chunk] = parts_.store->version(op.chunk).segment_steps;
-      parts_.store->read(op.chunk, memory(target), IoPriority::prefetch, std::move(done));
-      return;
+      return parts_.store->read(op.chunk, memory(target), IoPriority::prefetch, std::move(done));
     }
     case OpKind::write_state:
-      parts_.store->write(op.chunk, memory(0), {inputs_->step, segment_steps_[op.chunk]},
-                          IoPriority::write_back, std::move(done));
-      return;
+      return parts_.store->write(op.chunk, memory(0), {inputs_->step, segment_steps_[op.chunk]},
+                                 IoPriority::write_back, std::move(done));
     case OpKind::read_param:
     case OpKind::read_gradient:
     case OpKind::read_activation:
-      parts_.scratch->read(extent(0), memory(1), IoPriority::demand, std::move(done));
-      return;
+      return parts_.scratch->read(extent(0), memory(1), IoPriority::prefetch, std::move(done));
     case OpKind::write_param:
     case OpKind::write_gradient:
     case OpKind::write_activation:
-      parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
-      return;
+      return parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
     case OpKind::commit:
       parts_.store->commit(inputs_->step, inputs_->run_state(outcome_.verdict));
-      return done(nullptr);
+      done(nullptr);
+      return 0;
     default:
       fail(ErrorCode::internal, "{} is not an nvme operation", name_of(op.kind));
   }

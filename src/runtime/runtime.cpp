@@ -16,9 +16,19 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Completed by the I/O queue.
+// Completed by the I/O queue. A read that somebody waits for is no longer fetched ahead: it is demanded.
 class TransferEvent : public Event {
  public:
+  void started(IoQueue* queue, IoTicket ticket) {
+    bool demanded = false;
+    {
+      const std::lock_guard lock(mutex_);
+      queue_ = queue;
+      ticket_ = ticket;
+      demanded = waited_for_ && !done_;
+    }
+    if (demanded) queue->promote(ticket);
+  }
   void complete(std::exception_ptr error) {
     {
       const std::lock_guard lock(mutex_);
@@ -29,6 +39,13 @@ class TransferEvent : public Event {
   }
   void wait() override {
     std::unique_lock lock(mutex_);
+    const bool promotes = !done_ && !waited_for_ && queue_ != nullptr;
+    waited_for_ = true;
+    if (promotes) {
+      lock.unlock();  // the queue has a lock of its own
+      queue_->promote(ticket_);
+      lock.lock();
+    }
     changed_.wait(lock, [&] { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
@@ -37,8 +54,16 @@ class TransferEvent : public Event {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
+  bool waited_for_ = false;
+  IoQueue* queue_ = nullptr;  // of a read under way
+  IoTicket ticket_ = 0;
   std::exception_ptr error_;
 };
+
+bool is_read(OpKind kind) {
+  return kind == OpKind::read_state || kind == OpKind::read_param || kind == OpKind::read_gradient ||
+         kind == OpKind::read_activation;
+}
 
 }  // namespace
 
@@ -103,6 +128,7 @@ void Runtime::issue(Lane lane) {
   Stream& stream = *streams_[static_cast<std::size_t>(lane)];
   const auto& ops = current_->lanes[static_cast<std::size_t>(lane)];
   for (const OpId id : ops) {
+    if (failed_) throw Error(ErrorCode::cancelled, "stopped: another lane failed");
     for (const OpId wait : current_->program.ops[id].waits) stream.wait(event_of(wait));
     if (lane == Lane::nvme) {
       issue_nvme(id);
@@ -134,12 +160,14 @@ void Runtime::issue_nvme(OpId id) {
   ++stats.operations;
   stats.bytes += op.bytes;
   try {
-    start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
+    const IoTicket ticket = start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
       leases->clear();
       if (error) stop(error);
       event->complete(std::move(error));
     });
+    if (is_read(op.kind) && ticket != 0) event->started(parts_.queue, ticket);
   } catch (...) {  // it never started: whoever waits for it must not wait for ever
+    stop(std::current_exception());
     event->complete(std::current_exception());
     throw;
   }
@@ -201,6 +229,7 @@ void Runtime::stop(std::exception_ptr cause) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::move(cause);
+    failed_ = true;
   }
   issued_.notify_all();
 }
@@ -213,6 +242,7 @@ std::vector<Lease> Runtime::lease_all(const Op& op) {
 }
 
 void Runtime::execute(OpId id) {
+  if (failed_) throw Error(ErrorCode::cancelled, "stopped: another lane failed");
   const Op& op = current_->program.ops[id];
   std::vector<Lease> leases = lease_all(op);
   if (op.predicated && dropped_) return;

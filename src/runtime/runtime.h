@@ -105,8 +105,9 @@ class Runtime {
   void fold(const Op& op, const std::vector<Lease>& leases);
   void decide();
   void update(const Op& op, const std::vector<Lease>& leases);
-  // Starts a transfer; `done` is called once, possibly before this returns.
-  void start_nvme(const Op& op, std::vector<Lease>& leases, std::function<void(std::exception_ptr)> done);
+  // Starts a transfer; `done` is called once, possibly before this returns. Returns its ticket (0: nothing
+  // under way).
+  IoTicket start_nvme(const Op& op, std::vector<Lease>& leases, std::function<void(std::exception_ptr)> done);
   void initialise_state(std::uint32_t chunk, std::byte* state);
   std::vector<Lease> lease_all(const Op& op);
 
@@ -125,8 +126,9 @@ class Runtime {
   StepOutcome outcome_;
   std::mutex mutex_;
   std::condition_variable issued_;
-  std::vector<EventPtr> events_;  // by operation; null until issued. Guarded by mutex_
-  std::exception_ptr failure_;    // the first. Guarded by mutex_
+  std::vector<EventPtr> events_;     // by operation; null until issued. Guarded by mutex_
+  std::exception_ptr failure_;       // the first. Guarded by mutex_
+  std::atomic<bool> failed_{false};  // failure_ is set
 
   LaneThreads threads_;  // last: stops before the rest is destroyed
 };

@@ -19,7 +19,6 @@ class CommitPolicy {
   bool due(std::uint64_t step) const { return enabled_ && step % every_ == 0; }
   // Wall time of a step that ran; the automatic interval follows the first three.
   void measure(double step_us);
-  std::uint64_t every_steps() const { return every_; }
 
  private:
   bool enabled_ = false;

@@ -22,7 +22,7 @@ struct StepMetrics {
 struct EndMetrics {
   std::string state_hash;
   std::uint64_t steps = 0;
-  std::map<std::string, std::uint64_t> peak;  // bytes: of each tier, and of the process
+  std::map<std::string, std::uint64_t> peak;  // bytes planned: of each tier, and of the process
 };
 
 // The line of a step, without its end.

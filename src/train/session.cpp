@@ -1,9 +1,12 @@
 #include "src/train/session.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "io/data_file.h"
 #include "src/base/fail.h"
@@ -36,11 +39,13 @@ nlohmann::ordered_json identity_of(const Config& config) {
           {"train.seed", config.train.seed}};
 }
 
-// What the bits depend on beside it: a difference is allowed, and said.
+// What the bits depend on beside it (the family): a difference is allowed, and said.
 nlohmann::ordered_json numerics_of(const Config& config) {
   return {{"device", "host"},
           {"precision.compute", config.precision.compute},
           {"precision.grad", config.precision.grad},
+          {"train.micro_batch", config.train.micro_batch},
+          {"train.micro_batches", config.train.micro_batches},
           {"products", product_library()}};
 }
 
@@ -48,7 +53,8 @@ nlohmann::ordered_json numerics_of(const Config& config) {
 std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<VolumePath>& held) {
   for (VolumePath& path : paths) {
     for (const VolumePath& part : held) {
-      if (path.size_bytes == 0 || !std::filesystem::equivalent(part.path, path.path)) continue;
+      std::error_code unknown;
+      if (path.size_bytes == 0 || !std::filesystem::equivalent(part.path, path.path, unknown)) continue;
       path.size_bytes = path.size_bytes > part.size_bytes ? path.size_bytes - part.size_bytes : 1;
     }
   }
@@ -78,10 +84,16 @@ void compare_identity(const std::string& stored, const Config& config, const std
   }
 }
 
+// What is free for paths without a size; those on one file system share it.
 std::uint64_t free_nvme_bytes(const Config& config) {
   std::uint64_t sum = 0;
+  std::set<dev_t> counted;
   for (const NvmePath& path : config.tiers.nvme) {
-    if (path.size_bytes == 0) sum += free_bytes(path.path);
+    struct stat status {};
+    if (::stat(path.path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+      fail(ErrorCode::not_found, "tiers.nvme: {} is not a folder", path.path);
+    }
+    if (path.size_bytes == 0 && counted.insert(status.st_dev).second) sum += free_bytes(path.path);
   }
   return sum;
 }
@@ -103,16 +115,19 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
          "{} already holds a store: resume it (--resume), or choose another store.path", config.store.path);
   }
   Config planned = config;
+  std::uint64_t held_bytes = 0;  // by the store: no longer free, but counted in the plan
   if (exists) {
     const StoreListing listing = list_store(config.store.path);
     compare_identity(listing.model, config, config.store.path);
+    held_bytes = listing.total_bytes;
     planned.placement.chunk_numel = listing.chunk_numel;
     if (planned.placement.chunk_numel != config.placement.chunk_numel) {
       logger()->info("the store's chunks have {} elements; placement.chunk_numel = {} has no effect",
                      listing.chunk_numel, config.placement.chunk_numel);
     }
   }
-  make_plan_that_fits(planned);
+  make_plan_that_fits(planned, held_bytes);
+  logger()->info("device {}, matrix products by {}", "host", product_library());
   device_ = make_host_device(config.compute.adversarial);
   arenas_ = std::make_unique<Arenas>(*device_, plan_.arena_bytes[0], plan_.arena_bytes[1]);
   open_storage(planned, options, exists);
@@ -150,8 +165,9 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
 
 Session::~Session() = default;
 
-void Session::make_plan_that_fits(const Config& config) {
-  const std::uint64_t free = config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config);
+void Session::make_plan_that_fits(const Config& config, std::uint64_t held_bytes) {
+  const std::uint64_t free =
+      config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config) + held_bytes;
   plan_ = make_plan(plan_request(config, model_, config.placement.chunk_numel, free));
   if (!plan_.fits) throw Error(ErrorCode::does_not_fit, refusal(plan_));
   require_legal(model_, plan_, config.train.micro_batches);

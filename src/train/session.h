@@ -35,7 +35,6 @@ class Session {
   const Plan& plan() const { return plan_; }
   Runtime& runtime() { return *runtime_; }
   GptExecutor& executor() { return *executor_; }
-  ExtentStore* store() { return store_.get(); }
   const ModelSpec& spec() const { return spec_; }
   const ModelShape& model() const { return model_; }
   // Where the last commit left the run; nothing for a new one.
@@ -46,7 +45,7 @@ class Session {
   std::string state_hash();
 
  private:
-  void make_plan_that_fits(const Config& config);
+  void make_plan_that_fits(const Config& config, std::uint64_t held_bytes);
   void open_storage(const Config& config, const SessionOptions& session_options, bool exists);
   StoreShape store_shape(const Config& config) const;
 

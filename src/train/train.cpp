@@ -39,7 +39,7 @@ class Training {
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)) {
     if (session_.resumed()) {
-      step_ = session_.resumed()->step;
+      step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
     }
     if (!options.metrics_path.empty()) {
@@ -123,7 +123,7 @@ class Training {
   }
 
   std::string run_state(const std::string& step_line) const {
-    return to_json({step_, step_line, sampler_.save_state(), std::to_string(tokens_.checksum())});
+    return to_json({step_, step_line, sampler_.save_state()});
   }
 
   StepReport train_step() {
@@ -189,8 +189,7 @@ class Training {
   }
 
   void commit_if_needed() {
-    if (!commits_.enabled() || committed_ == step_ || (committed_ == 0 && step_ == 0)) return;
-    if (session_.resumed() && session_.resumed()->step == step_) return;
+    if (!commits_.enabled() || committed_ == step_) return;
     StepInputs inputs;
     inputs.step = step_;
     inputs.run_state = [&](const Verdict&) { return run_state(last_line_); };
