@@ -1,4 +1,5 @@
-// What happened to the files of a store between two runs: the next one refuses by name, or gives the same numbers.
+// What happened to the files of a store between two runs: the next one refuses by name, or gives the same
+// numbers.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ constexpr std::uint64_t kStop = 5;
 class DamageTest : public testing::Test {
  protected:
   DamageTest() {
-    logger()->set_level(spdlog::level::err);  // a damaged record that does not matter is worth a warning each time
+    logger()->set_level(
+        spdlog::level::err);  // a damaged record that does not matter is worth a warning each time
     config_ = small_on_disk(workspace_);
     config_.train.steps = kStop;
     config_.train.eval_batches = 0;
@@ -77,8 +79,9 @@ TEST_F(DamageTest, AFlippedBitInACommittedExtentIsRefusedByName) {
       SCOPED_TRACE(testing::Message() << "chunk " << c << " offset " << offset);
       const unsigned bit = static_cast<unsigned>(random());
       flip(data_file_, offset, bit);
-      EXPECT_THAT(resume(), AllOf(HasSubstr("corrupt"), HasSubstr(data_file_), HasSubstr(chunk.segments[0].tensor),
-                                  HasSubstr("wanted"), HasSubstr("got")));
+      EXPECT_THAT(resume(),
+                  AllOf(HasSubstr("corrupt"), HasSubstr(data_file_), HasSubstr(chunk.segments[0].tensor),
+                        HasSubstr("wanted"), HasSubstr("got")));
       if (c == 0) {
         const Outcome outcome = program.run(config_, true);
         EXPECT_EQ(outcome.code, 1);
@@ -95,7 +98,8 @@ TEST_F(DamageTest, AFlippedBitAnywhereIsRefusedOrWithoutEffect) {
   std::mt19937_64 random(2);
   const std::string record = config_.store.path + "/record", manifest = config_.store.path + "/manifest.json";
   int refused = 0, without_effect = 0;
-  for (const auto& [file, flips] : {std::pair(data_file_, 60), std::pair(record, 40), std::pair(manifest, 20)}) {
+  for (const auto& [file, flips] :
+       {std::pair(data_file_, 60), std::pair(record, 40), std::pair(manifest, 20)}) {
     for (int i = 0; i < flips; ++i) {
       const std::uint64_t offset = random() % fs::file_size(file);
       const unsigned bit = static_cast<unsigned>(random());
@@ -106,7 +110,8 @@ TEST_F(DamageTest, AFlippedBitAnywhereIsRefusedOrWithoutEffect) {
       if (result == whole_.hash) {
         ++without_effect;
         EXPECT_NE(file, manifest);
-        continue;  // in an extent that is not the committed one, in a record that has been replaced, in padding
+        continue;  // in an extent that is not the committed one, in a record that has been replaced, in
+                   // padding
       }
       ++refused;
       EXPECT_THAT(result, AllOf(HasSubstr("corrupt: "), HasSubstr(file)));

@@ -15,6 +15,7 @@
 namespace terrace::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
@@ -26,7 +27,8 @@ class SmallDisk {
     fs::create_directories(path);
     path_ = fs::canonical(path);
     const std::string options = "size=" + std::to_string(bytes);
-    const bool own = ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    const bool own =
+        ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     mounted_ = own && ::mount("none", path.c_str(), "tmpfs", 0, options.c_str()) == 0;
     if (!mounted_) why_ = std::strerror(errno);
   }
@@ -104,7 +106,8 @@ TEST_F(FullDiskTest, ATooSmallDiskIsRefusedAndLeftEmpty) {
       fs::remove(filler);
       fs::remove(program_.metrics_path());
       // The kernel lets go of a ring's files a moment after the program's end.
-      EXPECT_TRUE(wait_until([&] { return disk.free_bytes() == room; })) << disk.free_bytes() << " of " << room;
+      EXPECT_TRUE(wait_until([&] { return disk.free_bytes() == room; }))
+          << disk.free_bytes() << " of " << room;
     }
   }
   EXPECT_TRUE(fitted);
@@ -126,7 +129,8 @@ TEST_F(FullDiskTest, TheLeastNvmeBudgetIsEnoughForTheRun) {
   EXPECT_EQ(record_of_metrics(program_.metrics_path()), whole);
   // And it keeps to it.
   std::uint64_t held = 0;
-  for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path)) held += fs::file_size(entry.path());
+  for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path))
+    held += fs::file_size(entry.path());
   EXPECT_LE(held, least);
   Config smaller = small_on_disk(workspace_);
   smaller.placement.parameters = shares(0, 0, 1);
@@ -154,6 +158,25 @@ TEST_F(FullDiskTest, EachPathKeepsToItsSize) {
   EXPECT_EQ(train(config, options).state_hash, whole.hash);
   EXPECT_GT(most, 0u);
   EXPECT_LE(most, size);
+}
+
+// The one file that grows while a run goes on is not the store's: its disk is full, and nothing is lost.
+TEST_F(FullDiskTest, MetricsThatFindNoRoomEndInWords) {
+  const Record whole = run(small_in_memory(workspace_));
+  const SmallDisk disk(workspace_.path() + "/disk", 4096);
+  if (!disk.why().empty()) GTEST_SKIP() << "cannot mount a file system here: " << disk.why();
+  Config config = small_on_disk(workspace_);
+  config.commit.every_steps = 1;
+  const std::string file = write_config(workspace_.path(), config), metrics = disk.path() + "/metrics.jsonl";
+  const Outcome outcome = run_program(workspace_.path(), {"train", file, "--metrics", metrics});
+  ASSERT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("error: "), HasSubstr(metrics), HasSubstr("No space left on device")));
+  // With room it goes on, in a copy of what was told.
+  fs::copy_file(metrics, program_.metrics_path());
+  const Outcome resumed = program_.run(config, true);
+  ASSERT_EQ(resumed.code, 0) << resumed;
+  EXPECT_EQ(record_of_metrics(program_.metrics_path()), whole);
 }
 
 // A limit on the size of files is met when they are made.

@@ -22,21 +22,40 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 // What a user types: go on; where no store came into being yet, begin.
-bool begins(const Config& config) { return !fs::exists(config.store.path + "/manifest.json"); }
+bool begins(const Config& config) {
+  return !fs::exists(config.store.path + "/manifest.json");
+}
 
-class KillTest : public testing::TestWithParam<int> {
+struct Kind {
+  std::int64_t commit_every;
+  bool moves;  // over two paths; each start has another queue and places data elsewhere
+};
+
+class KillTest : public testing::TestWithParam<Kind> {
  protected:
+  Config next_config() {
+    Config config = small_on_disk(workspace_);
+    config.commit.every_steps = GetParam().commit_every;
+    if (!GetParam().moves) return config;
+    const std::string second = config.tiers.nvme[0].path + "-2";
+    fs::create_directories(second);
+    config.tiers.nvme.push_back({second, config.tiers.nvme[0].size_bytes});
+    return config;
+  }
+
+  void move(Config& config) {
+    if (!GetParam().moves) return;
+    config.io.queue = random_() % 2 == 0 ? "auto" : "threads";
+    const PlacementShares where[] = {only("host"), only("nvme"), shares(0, 0.5, 0.5), shares(0.3, 0.3, 0.4)};
+    place_all(config, where[random_() % 4]);
+  }
+
   Workspace workspace_;
+  std::mt19937_64 random_{static_cast<std::uint64_t>(GetParam().commit_every)};
 };
 
 TEST_P(KillTest, FiftyKillsChangeNothing) {
   const Record whole = run(small_in_memory(workspace_));
-  std::mt19937_64 random(20240 + static_cast<unsigned>(GetParam()));
-  const auto next_config = [&] {
-    Config config = small_on_disk(workspace_);
-    config.commit.every_steps = GetParam();
-    return config;
-  };
   // How long this machine takes: nothing here is held to a time, but kills should strike every part of a run.
   const TrainProgram program(workspace_.path());
   Config config = next_config();
@@ -58,14 +77,16 @@ TEST_P(KillTest, FiftyKillsChangeNothing) {
   int kills = 0, kills_in_beginning = 0, resumes = 0, runs = 0, ends = 0;
   while (kills < 50 || ends == 0) {
     const bool first = begins(config);
+    move(config);
     Program running(workspace_.path(), program.arguments(config, !first));
     ++runs;
     resumes += first ? 0 : 1;
     if (kills < 50) {
-      const double share = std::uniform_real_distribution<double>(0, 1)(random);
-      const bool early = random() % 3 == 0;
+      const double share = std::uniform_real_distribution<double>(0, 1)(random_);
+      const bool early = random_() % 3 == 0;
       const auto until = Clock::now() + (early ? beginning * share : beginning + steps * (0.5 * share));
-      while (Clock::now() < until && running.running()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      while (Clock::now() < until && running.running())
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
       if (running.running()) {
         running.send(SIGKILL);
         ++kills;
@@ -76,7 +97,8 @@ TEST_P(KillTest, FiftyKillsChangeNothing) {
       kills_in_beginning += first && steps_told(program.metrics_path()) == 0 ? 1 : 0;
       continue;
     }
-    ASSERT_EQ(outcome.code, 0) << "run " << runs << (first ? "" : " (resumed)") << " after " << kills << " kills\n"
+    ASSERT_EQ(outcome.code, 0) << "run " << runs << (first ? "" : " (resumed)") << " after " << kills
+                               << " kills\n"
                                << outcome;
     ASSERT_EQ(record_of_metrics(program.metrics_path()), whole) << "after " << kills << " kills";
     ++ends;
@@ -89,8 +111,12 @@ TEST_P(KillTest, FiftyKillsChangeNothing) {
   EXPECT_GT(resumes, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(CommitEvery, KillTest, testing::Values(1, 3),
-                         [](const auto& every) { return std::to_string(every.param); });
+INSTANTIATE_TEST_SUITE_P(CommitEvery, KillTest,
+                         testing::Values(Kind{1, false}, Kind{3, false}, Kind{2, true}),
+                         [](const auto& kind) {
+                           return std::to_string(kind.param.commit_every) +
+                                  (kind.param.moves ? "_moving" : "");
+                         });
 
 class KillAtTest : public testing::Test {
  protected:
@@ -101,13 +127,15 @@ class KillAtTest : public testing::Test {
   Config config_;
 };
 
-// Each file that a creation makes is waited for; the next start must not need a hand, and nothing is left twice.
+// Each file that a creation makes is waited for; the next start must not need a hand, and nothing is left
+// twice.
 TEST_F(KillAtTest, AKilledCreationIsNoObstacle) {
   const Record whole = run(small_in_memory(workspace_));
   const std::string store = config_.store.path, nvme = config_.tiers.nvme[0].path;
   const auto extents = [&] {
     std::size_t count = 0;
-    for (const auto& entry : fs::directory_iterator(nvme)) count += entry.path().extension() == ".extents" ? 1 : 0;
+    for (const auto& entry : fs::directory_iterator(nvme))
+      count += entry.path().extension() == ".extents" ? 1 : 0;
     return count;
   };
   const std::vector<std::function<bool()>> moments{
@@ -155,8 +183,8 @@ TEST_F(KillAtTest, AStoreWithoutACommitBeginsAtStepZero) {
   EXPECT_EQ(record_of_metrics(program_.metrics_path()), whole);
 }
 
-// The commit of a step that the metrics do not tell of yet: the file is a pipe that takes no more, and the run is killed
-// where it waits.
+// The commit of a step that the metrics do not tell of yet: the file is a pipe that takes no more, and the
+// run is killed where it waits.
 TEST_F(KillAtTest, AKillBetweenCommitAndMetricsLosesNoLine) {
   config_.train.steps = 40;
   Config in_memory = small_in_memory(workspace_);

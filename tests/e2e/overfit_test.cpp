@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -17,7 +18,8 @@ namespace {
 std::string hundred_lines() {
   static constexpr const char* kWho[] = {"the heron", "a miller", "the pilot", "an otter", "the clerk",
                                          "a mason",   "the fox",  "a weaver",  "the nun",  "an owl"};
-  static constexpr const char* kDoes[] = {"counts", "buries", "mends", "paints", "weighs", "hides", "sells", "keeps"};
+  static constexpr const char* kDoes[] = {"counts", "buries", "mends", "paints",
+                                          "weighs", "hides",  "sells", "keeps"};
   static constexpr const char* kWhat[] = {"stones", "lamps", "letters", "ropes", "bells", "coins", "maps"};
   std::string text;
   unsigned state = 2024;
@@ -53,6 +55,7 @@ TEST(Overfit, AHundredLinesAreLearntByHeart) {
   config.optimizer.weight_decay = 0;
   config.tiers.device_bytes = config.tiers.host_bytes = 64u << 20;
   config.placement.chunk_numel = 65536;
+  config.compute.adversarial = std::getenv("TERRACE_TEST_ADVERSARIAL") != nullptr;
 
   // The loss of an epoch: what the model says of every sample before it is trained on it once more.
   const std::uint64_t windows = (text.size() - 1) / config.model.context;

@@ -66,7 +66,8 @@ Program::Program(const std::string& folder, const std::vector<std::string>& argu
   const int program = ::open(TERRACE_PROGRAM, O_RDONLY | O_CLOEXEC);
   const int out = ::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const int err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (program < 0 || out < 0 || err < 0) throw std::runtime_error("cannot open " TERRACE_PROGRAM " or " + out_);
+  if (program < 0 || out < 0 || err < 0)
+    throw std::runtime_error("cannot open " TERRACE_PROGRAM " or " + out_);
   id_ = ::fork();
   if (id_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -88,7 +89,9 @@ Program::~Program() {
   wait();
 }
 
-void Program::send(int signal) const { ::kill(id_, signal); }
+void Program::send(int signal) const {
+  ::kill(id_, signal);
+}
 
 bool Program::running() {
   if (!ended_) ended_ = ::waitpid(id_, &status_, WNOHANG) == id_;
@@ -97,8 +100,8 @@ bool Program::running() {
 
 Outcome Program::wait() {
   while (!ended_) ended_ = ::waitpid(id_, &status_, 0) == id_;
-  return {WIFEXITED(status_) ? WEXITSTATUS(status_) : -1, WIFSIGNALED(status_) ? WTERMSIG(status_) : 0, read_file(out_),
-          read_file(err_)};
+  return {WIFEXITED(status_) ? WEXITSTATUS(status_) : -1, WIFSIGNALED(status_) ? WTERMSIG(status_) : 0,
+          read_file(out_), read_file(err_)};
 }
 
 Outcome run_program(const std::string& folder, const std::vector<std::string>& arguments,
@@ -118,7 +121,9 @@ std::vector<std::string> TrainProgram::arguments(const Config& config, bool resu
   return all;
 }
 
-Config small_in_memory(const Workspace& workspace) { return small(workspace.config()); }
+Config small_in_memory(const Workspace& workspace) {
+  return small(workspace.config());
+}
 
 Config small_on_disk(Workspace& workspace) {
   Config config = small(workspace.config_on_disk());
@@ -198,7 +203,8 @@ void refuse_io_uring() {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog filter{static_cast<unsigned short>(std::size(code)), code};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
     abandon("seccomp");
   }
 }
@@ -207,7 +213,8 @@ void drop_page_lock_right() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2] = {};
   if (::syscall(SYS_capget, &header, data) != 0) abandon("capget");
-  for (auto* set : {&data[0].effective, &data[0].permitted, &data[0].inheritable}) *set &= ~(1u << CAP_IPC_LOCK);
+  for (auto* set : {&data[0].effective, &data[0].permitted, &data[0].inheritable})
+    *set &= ~(1u << CAP_IPC_LOCK);
   // Root gets its rights back on exec unless the bounding set lacks them.
   ::prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
   if (::syscall(SYS_capset, &header, data) != 0) abandon("capset");

@@ -14,6 +14,12 @@
 
 namespace terrace::e2e {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;  // mlock does nothing there; memory is another allocator's
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 struct Outcome {
   int code = -1;   // exit status; -1 when a signal ended it
   int signal = 0;  // that signal
@@ -24,8 +30,9 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome);
 
 class Program {
  public:
-  // Starts `terrace ARGUMENTS` in `folder`. `prepare` runs in the new process before the program does: limits, user,
-  // filters. A program that has not ended after two minutes is ended by SIGALRM, so nothing here waits for ever.
+  // Starts `terrace ARGUMENTS` in `folder`. `prepare` runs in the new process before the program does:
+  // limits, user, filters. A program that has not ended after two minutes is ended by SIGALRM, so nothing
+  // here waits for ever.
   Program(const std::string& folder, const std::vector<std::string>& arguments,
           const std::function<void()>& prepare = {});
   ~Program();  // kills what still runs
@@ -66,12 +73,13 @@ class TrainProgram {
   std::string folder_;
 };
 
-// 35,000 parameters and 16 steps, everything in memory; the same with a store, states half in host and half on disk.
+// 35,000 parameters and 16 steps, everything in memory; the same with a store, states half in host and half
+// on disk.
 Config small_in_memory(const Workspace& workspace);
 Config small_on_disk(Workspace& workspace);
 
-// A whole metrics file. Fails the test for a line that is no JSON, for steps that are not 1, 2, 3, ..., for a file that
-// does not end with the end line.
+// A whole metrics file. Fails the test for a line that is no JSON, for steps that are not 1, 2, 3, ..., for a
+// file that does not end with the end line.
 Record record_of_metrics(const std::string& path);
 
 // Steps that a metrics file tells of so far; a torn line does not count.

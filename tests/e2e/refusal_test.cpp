@@ -23,7 +23,8 @@ class RefusalTest : public testing::Test {
   RefusalTest() { config_ = small_on_disk(workspace_); }
 
   // One line of error that has `words`; no step was done, no store made.
-  void expect_refused(const Config& config, const std::vector<std::string>& words, bool resume = false) const {
+  void expect_refused(const Config& config, const std::vector<std::string>& words,
+                      bool resume = false) const {
     const bool there = fs::exists(config.store.path);
     const Outcome outcome = program_.run(config, resume);
     EXPECT_EQ(outcome.code, 1) << outcome;
@@ -54,10 +55,12 @@ TEST_F(RefusalTest, WhatDoesNotFitSaysWhatWould) {
                             HasSubstr("the smallest budgets that would do:")));
     EXPECT_FALSE(fs::exists(config_.store.path));
     ASSERT_TRUE(bytes_of(text, "tiers.device =") && bytes_of(text, "tiers.host =")) << text;
-    const std::uint64_t device_bytes = *bytes_of(text, "tiers.device ="), host_bytes = *bytes_of(text, "tiers.host =");
+    const std::uint64_t device_bytes = *bytes_of(text, "tiers.device ="),
+                        host_bytes = *bytes_of(text, "tiers.host =");
     const auto planned = [&](std::uint64_t on_device, std::uint64_t on_host) {
-      return run_program(workspace_.path(), {"plan", file, "--set", "tiers.device=" + std::to_string(on_device), "--set",
-                                             "tiers.host=" + std::to_string(on_host)});
+      return run_program(workspace_.path(),
+                         {"plan", file, "--set", "tiers.device=" + std::to_string(on_device), "--set",
+                          "tiers.host=" + std::to_string(on_host)});
     };
     EXPECT_EQ(planned(device_bytes, host_bytes).code, 0) << planned(device_bytes, host_bytes);
     const std::uint64_t plenty = 64 << 20;
@@ -101,7 +104,8 @@ TEST_F(RefusalTest, AnotherModelIsRefusedByItsKey) {
   }
   // Other data under the same model.
   const std::string elsewhere = workspace_.path() + "/elsewhere";
-  std::ofstream(workspace_.path() + "/other-text") << std::string(20000, 'x') + "\n" + std::string(20000, 'y');
+  std::ofstream(workspace_.path() + "/other-text")
+      << std::string(20000, 'x') + "\n" + std::string(20000, 'y');
   prepare_data({workspace_.path() + "/other-text"}, elsewhere, {});
   Config other = config_;
   other.data.path = elsewhere;
@@ -146,7 +150,8 @@ TEST_F(RefusalTest, Data) {
   expect_refused(config_, {config_.data.path, "model.context"});
 }
 
-// A validation split that is shorter than one sample shows before the first step, or is no evaluation; never at the end.
+// A validation split that is shorter than one sample shows before the first step, or is no evaluation; never
+// at the end.
 TEST_F(RefusalTest, AValidationSplitTooShortForASample) {
   const std::string text = workspace_.path() + "/short-text";
   std::ofstream(text) << std::string(2000, 'x') + "\n" + std::string(10, 'y');
@@ -178,7 +183,8 @@ TEST_F(RefusalTest, KeysAreRefusedWithTheNearest) {
   std::ofstream(file) << text;
   const Outcome outcome = run_program(workspace_.path(), {"train", file});
   EXPECT_EQ(outcome.code, 1);
-  const auto line = std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+  const auto line =
+      std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
   EXPECT_THAT(outcome.err, AllOf(StartsWith("error: " + file + ":" + line), HasSubstr("micro_bacth"),
                                  HasSubstr("the nearest is train.micro_batch")));
   const std::string good = write_config(workspace_.path(), config_);

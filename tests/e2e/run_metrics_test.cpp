@@ -1,5 +1,5 @@
-// The metrics of whole runs: they can be read, tell the very numbers, and after a resume tell each step once. And what
-// a run holds stays flat.
+// The metrics of whole runs: they can be read, tell the very numbers, and after a resume tell each step once.
+// And what a run holds stays flat.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -90,10 +90,12 @@ TEST_F(RunMetricsTest, LinesTellTheVeryNumbers) {
     EXPECT_LE(end["peak"]["device_bytes"], config.tiers.device_bytes);
     EXPECT_LE(end["peak"]["host_bytes"], config.tiers.host_bytes);
     EXPECT_EQ(end["peak"]["nvme_bytes"] > 0, on_disk);
-    // What the ledger says of the disk is what lies there, and more by nothing but the record and the manifest.
+    // What the ledger says of the disk is what lies there, and more by nothing but the record and the
+    // manifest.
     if (on_disk) {
       std::uint64_t held = 0;
-      for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path)) held += fs::file_size(entry.path());
+      for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path))
+        held += fs::file_size(entry.path());
       EXPECT_LE(held, end["peak"]["nvme_bytes"].get<std::uint64_t>());
     }
   }
@@ -268,9 +270,8 @@ TEST_F(RunMetricsTest, MemoryDescriptorsAndThreadsStayFlat) {
     EXPECT_EQ(most.descriptors, warm.descriptors) << queue;
     EXPECT_EQ(most.threads, warm.threads) << queue;
     EXPECT_LE(most.heap_bytes, warm.heap_bytes + (64 << 10)) << queue;  // 200 bytes a step would show
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    EXPECT_LE(most.resident_bytes, warm.resident_bytes + (4 << 20)) << queue;
-#endif
+    EXPECT_TRUE(kSanitized || most.resident_bytes <= warm.resident_bytes + (4 << 20))
+        << queue << ": " << warm.resident_bytes << " grew to " << most.resident_bytes;
   }
   // Runs one after the other leave nothing either.
   const Held before = held_now();

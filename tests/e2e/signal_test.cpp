@@ -105,11 +105,13 @@ TEST_F(SignalTest, AtTheEnd) {
     Program running(workspace_.path(), program_.arguments(config_, false));
     const bool last_step = i % 2 == 0;
     ASSERT_TRUE(wait_until([&] {
-      return last_step ? told(12) : read_file(program_.metrics_path()).find("\"event\":\"end\"") != std::string::npos;
+      return last_step ? told(12)
+                       : read_file(program_.metrics_path()).find("\"event\":\"end\"") != std::string::npos;
     }));
     running.send(SIGTERM);
     const Outcome outcome = running.wait();
-    // Once the end is told everything is done; then the signal may also meet a program that has no more to finish.
+    // Once the end is told everything is done; then the signal may also meet a program that has no more to
+    // finish.
     EXPECT_TRUE(outcome.code == 0 || (!last_step && outcome.signal == SIGTERM)) << outcome;
     EXPECT_EQ(record_of_metrics(program_.metrics_path()), whole_);
     EXPECT_EQ(list_store(config_.store.path).committed_step, 12u);
@@ -136,7 +138,8 @@ TEST_F(SignalTest, TwiceStopsAtOnceAndLosesNothing) {
   expect_resume_ends_as_the_whole();
 }
 
-// Metrics that are read slowly hold a run back at every step: it is alive and owns its store for as long as wanted.
+// Metrics that are read slowly hold a run back at every step: it is alive and owns its store for as long as
+// wanted.
 class SlowRun {
  public:
   SlowRun(const std::string& folder, const Config& config) : folder_(folder) {
@@ -211,8 +214,8 @@ TEST_F(SignalTest, ASecondRunIsRefusedByNameAndTheFirstGoesOn) {
   EXPECT_THAT(fresh.err, HasSubstr(config_.store.path + " already holds a store"));
   const std::size_t before = first.bytes();
   const auto in_use = [](const Config& config, SlowRun& by) {
-    return AllOf(HasSubstr("the store " + fs::canonical(config.store.path).string() + " is in use by process " +
-                           std::to_string(by.program().id()) + ": "),
+    return AllOf(HasSubstr("the store " + fs::canonical(config.store.path).string() +
+                           " is in use by process " + std::to_string(by.program().id()) + ": "),
                  HasSubstr(" is locked"));
   };
   const Outcome resumed_outcome = resumed.wait();

@@ -1,5 +1,6 @@
 #include "tests/e2e/tiny_run.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -38,6 +39,7 @@ Config Workspace::config() const {
   config.tiers.device_bytes = 64u << 20;
   config.tiers.host_bytes = 64u << 20;
   config.placement.chunk_numel = 16384;
+  config.compute.adversarial = std::getenv("TERRACE_TEST_ADVERSARIAL") != nullptr;
   return config;
 }
 

@@ -1,4 +1,5 @@
-// A step whose gradient is not finite is dropped: it is said, nothing is updated, the count and the schedule go on.
+// A step whose gradient is not finite is dropped: it is said, nothing is updated, the count and the schedule
+// go on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -22,7 +23,9 @@ constexpr std::uint64_t kSteps = 9, kFinite = 1;
 // What the library logs while this lives.
 class LogCapture {
  public:
-  LogCapture() : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) { logger()->sinks().push_back(sink_); }
+  LogCapture() : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) {
+    logger()->sinks().push_back(sink_);
+  }
   ~LogCapture() { logger()->sinks().pop_back(); }
   std::string text() const { return text_.str(); }
 
