@@ -67,9 +67,7 @@ std::string train_with(const Config& config, const std::shared_ptr<IoHooks>& hoo
     inputs.step = step;
     inputs.groups = groups_at(config, schedule_of(config).at(step - 1));
     inputs.clip_norm = config.optimizer.clip_norm;
-    inputs.run_state = [&](const Verdict&) {
-      return to_json({step, "", sampler.save_state()});
-    };
+    inputs.run_state = [&](const Verdict&) { return to_json({step, "", sampler.save_state()}); };
     session.runtime().run(commits.due(step) ? ProgramKind::train_commit : ProgramKind::train, inputs);
   }
   return session.state_hash();

@@ -107,7 +107,8 @@ TEST_P(KillTest, FiftyKillsChangeNothing) {
   RecordProperty("runs", runs);
   std::cout << kills << " kills, " << kills_in_beginning << " before a first step was told, " << resumes
             << " resumes, " << ends << " whole runs\n";
-  EXPECT_GT(kills_in_beginning, 0);
+  RecordProperty("kills_in_beginning",
+                 static_cast<int>(kills_in_beginning));  // by chance; KillAtTest aims at them
   EXPECT_GT(resumes, 0);
 }
 
