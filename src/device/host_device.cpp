@@ -14,6 +14,7 @@ class DoneEvent : public Event {
 // A stream handle that shares ownership with the events recorded on it.
 class LazyHandle : public Stream {
  public:
+  ~LazyHandle() override { stream_->abandon(); }
   void copy(void* dst, const void* src, std::size_t bytes) override { stream_->copy(dst, src, bytes); }
   void launch(std::function<void()> work) override { stream_->launch(std::move(work)); }
   void wait(EventPtr event) override { stream_->wait(std::move(event)); }
@@ -97,6 +98,15 @@ void LazyStream::synchronize() {
     issued = issued_;
   }
   run_until(issued);
+}
+
+void LazyStream::abandon() {
+  std::deque<std::function<void()>> dropped;
+  {
+    const std::lock_guard lock(queue_);
+    dropped.swap(work_);
+  }
+  // What it holds (other streams' events) goes here, without the lock.
 }
 
 void LazyStream::run_until(std::uint64_t count) {

@@ -29,6 +29,9 @@ class LazyStream : public Stream, public std::enable_shared_from_this<LazyStream
   void wait(EventPtr event) override;
   EventPtr record() override;
   void synchronize() override;
+  // Drops what has not run: after a failure streams would keep each other alive through the events in their
+  // queues.
+  void abandon();
 
  private:
   class LazyEvent;
