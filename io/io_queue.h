@@ -26,9 +26,9 @@ struct IoRequest {
   IoFile file = 0;
   std::uint64_t offset_bytes = 0;  // multiple of 4096 where the file is open with O_DIRECT
   std::byte* data = nullptr;       // 4096-aligned likewise; must stay valid until `done` has been called
-  // Any size; cut into pieces of IoQueueOptions::piece_bytes. With O_DIRECT the part of a block at the end
-  // goes through a copy; a write of it first reads the block, and may leave the file longer, by zeros up to a
-  // multiple of 4096.
+  // Any size; cut into pieces of IoQueueOptions::piece_bytes (a last block of 4096 rides along). With
+  // O_DIRECT the part of a block at the end goes through a copy; a write of it first reads the block, and may
+  // leave the file longer, by zeros up to a multiple of 4096.
   std::uint64_t bytes = 0;
   // Called exactly once, from a thread of the queue or its destructor, with null on success or a
   // terrace::Error (io_failed) that names path, offset, wanted and got. Must be short and must not throw; it

@@ -167,7 +167,9 @@ PieceQueue::Piece* PieceQueue::next_piece(const Lock& guard) {
   piece.transfer = &transfer;
   piece.priority = priority;
   piece.tail = direct && left > 0 && blocks == 0;
-  piece.bytes = piece.tail ? left : std::min(blocks, piece_bytes_);
+  // A single block left over rides along: a piece of its own costs as much as a whole one.
+  const std::uint64_t most = blocks == piece_bytes_ + kIoBlockBytes ? blocks : piece_bytes_;
+  piece.bytes = piece.tail ? left : std::min(blocks, most);
   piece.offset_bytes = request.offset_bytes + transfer.cut_bytes;
   piece.data = request.data + transfer.cut_bytes;
   piece.direction = request.direction;
