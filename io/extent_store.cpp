@@ -164,6 +164,7 @@ IoTicket StoreImpl::write(std::size_t chunk, std::span<std::byte> extent, const 
     const Lock lock(mutex_);
     Chunk& state = take(lock, chunk, extent);
     check_usable(lock);
+    check(!committing_, "{} is written during a commit", describe_chunk(parts_.manifest, chunk));
     check_step(lock, version.step);
     const std::size_t segments = parts_.manifest.shape.chunks[chunk].segments.size();
     check(version.segment_steps.size() == segments, "{}: {} step counts for {} segments",

@@ -72,8 +72,8 @@ struct ChunkVersion {
 // Bytes of the two extents that hold the run state.
 inline constexpr std::uint64_t kRunStateBytes = 2 * (kMaxRunStateBytes + kTrailerBytes);
 
-// Thread contract: read and write from any thread; commit when no write is under way; one transfer a chunk at
-// a time. All errors name path, offset, wanted and got, or the chunk and what its trailer said. After a
+// Thread contract: read and write from any thread; commit when no write is under way and until it returns no
+// write may start, reads may; one transfer a chunk at a time. All errors name path, offset, wanted and got, or the chunk and what its trailer said. After a
 // failed write, flush or record the store takes no more writes or commits and repeats that error.
 class ExtentStore {
  public:

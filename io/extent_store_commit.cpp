@@ -15,9 +15,14 @@
 namespace terrace {
 
 void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
+  if (run_state.size() > kMaxRunStateBytes) {
+    fail(ErrorCode::does_not_fit, "the run state has {} bytes, the store holds at most {}", run_state.size(),
+         kMaxRunStateBytes);
+  }
   bool again = false;
   {
     const Lock lock(mutex_);
+    check(!committing_, "two commits at once");
     check(parts_.manifest.two_extents, "a commit of a store with one extent a chunk");
     check(writes_ == 0, "a commit while {} writes are under way", writes_);
     check_usable(lock);
@@ -26,17 +31,17 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
     check(step >= parts_.record.committed_step.value_or(0), "a commit of step {} after that of step {}", step,
           parts_.record.committed_step.value_or(0));
     again = is_committed(parts_.record, parts_.record.epoch, step);
-  }
-  if (run_state.size() > kMaxRunStateBytes) {
-    fail(ErrorCode::does_not_fit, "the run state has {} bytes, the store holds at most {}", run_state.size(),
-         kMaxRunStateBytes);
+    if (again && run_state == parts_.run_state) return;
   }
   try {
     if (again) {
-      if (run_state == parts_.run_state) return;
       begin_epoch();  // the same step once more: what it writes must be newer than what stands there
     }
     if (parts_.record.epochs.size() >= kMaxEpochs) rewrite_oldest();
+    {
+      const Lock lock(mutex_);
+      committing_ = true;  // reads go on
+    }
     write_run_state(step, run_state);
     flush_data();
 
@@ -57,10 +62,12 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
     write_record(record);
   } catch (...) {
     const Lock lock(mutex_);
+    committing_ = false;
     if (!failed_) failed_ = std::current_exception();
     throw;
   }
   const Lock lock(mutex_);
+  committing_ = false;
   for (Chunk& chunk : chunks_) chunk.committed = chunk.newest;  // the other extents may now be written
   highest_step_.reset();
   parts_.run_state = run_state;

@@ -88,6 +88,7 @@ class StoreImpl final : public ExtentStore {
   std::vector<Chunk> chunks_;
   std::size_t reads_ = 0;  // under way
   std::size_t writes_ = 0;
+  bool committing_ = false;
   std::optional<std::uint64_t> highest_step_;  // of what was written since the last commit
   std::exception_ptr failed_;
 };
