@@ -59,7 +59,7 @@ std::byte* SlotTable::data(SlotId id) const {
 
 void SlotTable::release(const Access& access) {
   const Slot& slot = program_.slots[access.slot];
-  if (!poison_ || slot.resident || slot.tier == Tier::nvme) return;
+  if (!poison_ || slot.resident || slot.carry == Carry::out || slot.tier == Tier::nvme) return;
   const std::uint64_t end = access.offset_bytes + access.bytes;
   for (std::size_t p = first_part_[access.slot]; p < first_part_[access.slot + 1] && parts_[p].begin < end;
        ++p) {

@@ -22,6 +22,8 @@ std::string describe(const Value& value) {
       return fmt::format("contribution {} of unit {}", value.tag, value.id);
     case ValueKind::sum:
       return fmt::format("the sum of chunk {} over {} contributions", value.id, value.tag);
+    case ValueKind::pending_sum:
+      return fmt::format("the sum of chunk {} of the step before", value.id);
     case ValueKind::activation:
       return fmt::format("activation of unit {}, contribution {}", value.id, value.tag);
     case ValueKind::activation_grad:
@@ -62,14 +64,20 @@ bool moves_item(OpKind kind, Item item) {
 
 }  // namespace
 
-DataFlow::DataFlow(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings)
+DataFlow::DataFlow(const StepProgram& program, const CheckInput& input, Pending pending, Findings& findings)
     : program_(program),
       input_(input),
-      dropped_(verdict == Verdict::drop),
-      newest_(trains(program) && !dropped_ ? kUpdated : kBefore),
+      pending_(pending == Pending::something),
+      step_(updates_forward(program) && pending_ ? kUpdated : kBefore),
+      newest_(updates_backward(program) && trains(program) ? kUpdated : step_),
       findings_(findings),
       param_bytes_(dtype_bytes(input.model.param_dtype)),
       grad_bytes_(dtype_bytes(input.model.grad_dtype)),
+      carried_in_(carried_slots(program, Carry::in, input.chunks.size())),
+      carried_out_(carried_slots(program, Carry::out, input.chunks.size())),
+      state_found_(input.chunks.size(), false),
+      param_found_(input.chunks.size(), false),
+      sum_found_(input.chunks.size(), false),
       uses_(input.model.units.size(), 0),
       held_(program.slots.size()),
       written_bytes_(program.slots.size(), 0) {
@@ -78,14 +86,14 @@ DataFlow::DataFlow(const StepProgram& program, const CheckInput& input, Verdict 
   }
   for (SlotId id = 0; id < program.slots.size(); ++id) {
     const Slot& slot = program.slots[id];
-    if (slot.resident) held_[id].assign(0, slot.bytes, initial(slot));
+    if (slot.resident || slot.carry == Carry::in) held_[id].assign(0, slot.bytes, initial(slot));
   }
 }
 
 void DataFlow::run() {
   for (OpId id = 0; id < program_.ops.size(); ++id) {
     const Op& op = program_.ops[id];
-    if (op.predicated && dropped_) continue;
+    if (op.predicated && !pending_) continue;
     op_ = id;
     if (is_transfer(op.kind)) {
       transfer(op);
@@ -109,28 +117,8 @@ void DataFlow::run() {
   check_homes();
 }
 
-// Where parameters are made, all that is known at first is what the store holds.
-Content DataFlow::initial(const Slot& slot) const {
-  const bool making = program_.kind == ProgramKind::materialize;
-  switch (slot.item) {
-    case Item::param_chunk: {
-      const CheckChunk& chunk = input_.chunks[slot.chunk];
-      return {{ValueKind::params, chunk.unit, making ? kStale : kBefore}, chunk.first_numel * param_bytes_};
-    }
-    case Item::piece:
-      return {{ValueKind::params, slot.unit, making ? kStale : kBefore}, 0};
-    case Item::state_chunk: {
-      const bool home = input_.chunks[slot.chunk].state_home == slot.tier;
-      const bool known = making ? slot.tier == Tier::nvme : home;
-      return {{ValueKind::state, slot.chunk, known ? kBefore : kStale}, 0};
-    }
-    default:
-      return {};
-  }
-}
-
 void DataFlow::report(Rule rule, SlotId slot, std::string text) {
-  if (dropped_) text = "when the verdict drops the step: " + text;
+  if (is_periodic(program_) && !pending_) text = "when nothing is pending: " + text;
   findings_.add(rule, op_, kNone, slot, std::move(text));
 }
 
@@ -198,7 +186,8 @@ void DataFlow::transfer(const Op& op) {
         input_.chunks[op.chunk].state_bytes);
     return;
   }
-  if (!has_form(op, {AccessMode::read, AccessMode::write})) return;
+  const bool to_store = op.kind == OpKind::write_state;  // which puts its trailer into the source
+  if (!has_form(op, {to_store ? AccessMode::update : AccessMode::read, AccessMode::write})) return;
   const Access& from = op.accesses[0];
   const Access& to = op.accesses[1];
   if (from.bytes != to.bytes || from.bytes == 0) {
@@ -215,105 +204,31 @@ void DataFlow::transfer(const Op& op) {
     const auto& [begin, content] = runs[i];
     const std::uint64_t end = i + 1 < runs.size() ? runs[i + 1].first : from.bytes;
     held_[to.slot].assign(to.offset_bytes + begin, to.offset_bytes + end, content);
-    check_predicate(op, content);
+    check_predicate(op, to, content);
   }
   written_bytes_[to.slot] += to.bytes;
 }
 
-// What moves updated data makes sense after an update only. Not so when a commit writes the states that live
-// elsewhere than on nvme: these are dirty from earlier steps too.
-void DataFlow::check_predicate(const Op& op, const Content& content) {
+// What brings updated data home is part of the pending update. Not so when a commit writes the states that
+// live elsewhere than on nvme: these are dirty from earlier steps too.
+void DataFlow::check_predicate(const Op& op, const Access& to, const Content& content) {
   const Value& value = content.value;
   const bool versioned = value.kind == ValueKind::params || value.kind == ValueKind::state;
-  if (dropped_ || op.predicated || !versioned || value.tag != kUpdated) return;
-  const bool to_store = op.kind == OpKind::write_state || op.kind == OpKind::copy_to_host;
-  if (to_store && value.kind == ValueKind::state && program_.kind == ProgramKind::train_commit &&
+  if (!updates_forward(program_) || op.predicated || !program_.slots[to.slot].resident || !versioned ||
+      value.tag != kUpdated) {
+    return;
+  }
+  if (op.kind == OpKind::write_state && program_.kind == ProgramKind::train_commit &&
       input_.chunks[value.id].state_home != Tier::nvme) {
     return;
   }
-  report(Rule::predicate, kNone,
-         fmt::format("{} moves {} and is not predicated: a dropped step must not run it",
+  report(Rule::predicate, to.slot,
+         fmt::format("{} brings {} home and is not predicated: it must not run when nothing is pending",
                      describe_op(program_, op_), describe(value)));
 }
 
-void DataFlow::commit() {
-  std::vector<bool> found(input_.chunks.size(), false);
-  for (SlotId id = 0; id < program_.slots.size(); ++id) {
-    const Slot& slot = program_.slots[id];
-    if (slot.item != Item::state_chunk || slot.tier != Tier::nvme || slot.chunk == kNone || !slot.resident)
-      continue;
-    found[slot.chunk] = true;
-    check_home(Rule::commit, id, {ValueKind::state, slot.chunk, newest_}, 0,
-               input_.chunks[slot.chunk].state_bytes);
-  }
-  for (std::size_t chunk = 0; chunk < found.size(); ++chunk) {
-    if (found[chunk]) continue;
-    report(Rule::commit, kNone,
-           fmt::format("the store has no extent (a resident state_chunk slot on nvme) of chunk {}", chunk));
-  }
-}
-
-void DataFlow::check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from,
-                          std::uint64_t bytes) {
-  Value found;
-  if (program_.slots[slot].bytes < bytes) {
-    report(rule, slot, fmt::format("{} is too small: wanted {} bytes", describe_slot(program_, slot), bytes));
-  } else if (!holds(slot, 0, bytes, wanted, from, &found)) {
-    report(rule, slot,
-           fmt::format("at the {}, {} holds {}{}; wanted {}", rule == Rule::commit ? "commit" : "end",
-                       describe_slot(program_, slot), found == wanted ? "other bytes of " : "",
-                       describe(found), describe(wanted)));
-  }
-}
-
-void DataFlow::check_homes() {
-  std::vector<bool> state_found(input_.chunks.size(), false);
-  std::vector<bool> param_found(input_.chunks.size(), false);
-  std::vector<std::vector<std::size_t>> of_unit(input_.model.units.size());
-  for (std::size_t c = 0; c < input_.chunks.size(); ++c) of_unit[input_.chunks[c].unit].push_back(c);
-
-  for (SlotId id = 0; id < program_.slots.size(); ++id) {
-    const Slot& slot = program_.slots[id];
-    if (!slot.resident) continue;
-    if (slot.item == Item::state_chunk) {
-      const CheckChunk& chunk = input_.chunks[slot.chunk];
-      if (chunk.state_home != slot.tier) continue;
-      state_found[slot.chunk] = true;
-      check_home(Rule::home, id, {ValueKind::state, slot.chunk, newest_}, 0, chunk.state_bytes);
-      continue;
-    }
-    if (slot.item == Item::param_chunk) {
-      const CheckChunk& chunk = input_.chunks[slot.chunk];
-      if (chunk.param_home == slot.tier) param_found[slot.chunk] = true;
-      check_home(Rule::home, id, {ValueKind::params, chunk.unit, newest_}, chunk.first_numel * param_bytes_,
-                 chunk.numel * param_bytes_);
-    } else if (slot.item == Item::piece) {
-      for (const std::size_t c : of_unit[slot.unit]) {
-        if (input_.chunks[c].param_home == slot.tier) param_found[c] = true;
-      }
-      check_home(Rule::home, id, {ValueKind::params, slot.unit, newest_}, 0,
-                 input_.model.units[slot.unit].padded_numel() * param_bytes_);
-    } else {
-      continue;
-    }
-    if (written_bytes_[id] > slot.bytes) {
-      report(Rule::home, id,
-             fmt::format("{} bytes are written to {}: more than once", written_bytes_[id],
-                         describe_slot(program_, id)));
-    }
-  }
-  const bool wants_state = program_.kind != ProgramKind::eval;
-  for (std::size_t chunk = 0; chunk < input_.chunks.size(); ++chunk) {
-    const std::string_view missing =
-        !param_found[chunk] ? "parameters" : (wants_state && !state_found[chunk] ? "state" : "");
-    if (missing.empty()) continue;
-    report(Rule::home, kNone,
-           fmt::format("no resident slot on its home tier holds the {} of chunk {}", missing, chunk));
-  }
-}
-
-void check_data(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings) {
-  DataFlow(program, input, verdict, findings).run();
+void check_data(const StepProgram& program, const CheckInput& input, Pending pending, Findings& findings) {
+  DataFlow(program, input, pending, findings).run();
 }
 
 }  // namespace terrace::check_rules

@@ -17,14 +17,15 @@ enum class ValueKind : std::uint8_t {
   state,
   contribution,
   sum,
+  pending_sum,  // the step before's, complete
   activation,
   activation_grad,
   saved,
   shared_grad
 };
 
-// Versions of parameters and states. `stale`: what the store holds of a chunk that lives elsewhere, and what
-// memory holds before the parameters are made.
+// Versions of parameters and states. `stale`: what the store holds of a chunk whose newest state is
+// elsewhere, and what memory holds before the parameters are made.
 inline constexpr std::uint32_t kStale = 0;
 inline constexpr std::uint32_t kBefore = 1;
 inline constexpr std::uint32_t kUpdated = 2;
@@ -48,15 +49,15 @@ struct Content {
 
 // Each byte of a slot is a byte of a value; each operation is asked whether its operands are what it needs.
 // Operands are found as program.h orders them. The hazard rule makes the list's order the only one that
-// matters.
+// matters. What homes and carried slots hold at the border to the programs before and after is
+// check_border's.
 class DataFlow {
  public:
-  DataFlow(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings);
+  DataFlow(const StepProgram& program, const CheckInput& input, Pending pending, Findings& findings);
   void run();
 
  private:
   // check_data.cpp
-  Content initial(const Slot& slot) const;
   void report(Rule rule, SlotId slot, std::string text);
   bool holds(SlotId slot, std::uint64_t offset, std::uint64_t bytes, const Value& wanted, std::uint64_t from,
              Value* found = nullptr) const;
@@ -66,9 +67,15 @@ class DataFlow {
            std::uint64_t bytes);
   bool has_form(const Op& op, std::initializer_list<AccessMode> modes);
   void transfer(const Op& op);
-  void check_predicate(const Op& op, const Content& content);
+  void check_predicate(const Op& op, const Access& to, const Content& content);
+
+  // check_border.cpp
+  Content initial(const Slot& slot) const;
   void commit();
   void check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from, std::uint64_t bytes);
+  void check_state(SlotId slot);
+  void check_params(SlotId slot);
+  void check_sum(SlotId slot);
   void check_homes();
 
   // check_operands.cpp
@@ -81,6 +88,8 @@ class DataFlow {
   void tied_uses(const Op& op, const UnitShape& unit);
   // Of an element of a sum: a single contribution is not widened.
   std::uint64_t sum_bytes() const { return input_.contributions == 1 ? grad_bytes_ : sizeof(float); }
+  // Does the slot hold this step's only contribution, which is its own sum?
+  bool holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const;
   void fold(const Op& op);
   void update(const Op& op);
   void cast_param(const Op& op);
@@ -88,12 +97,15 @@ class DataFlow {
 
   const StepProgram& program_;
   const CheckInput& input_;
-  const bool dropped_;
+  const bool pending_;
+  const std::uint32_t step_;    // version that the step computes with and a commit stores
   const std::uint32_t newest_;  // version that homes hold at the end
   Findings& findings_;
   const std::uint64_t param_bytes_;  // of an element
   const std::uint64_t grad_bytes_;
-  std::vector<std::uint32_t> uses_;  // [unit]: units that hand it a shared gradient
+  const std::vector<SlotId> carried_in_, carried_out_;       // [chunk]
+  std::vector<bool> state_found_, param_found_, sum_found_;  // [chunk]: its home, at the end
+  std::vector<std::uint32_t> uses_;                          // [unit]: units that hand it a shared gradient
   std::vector<RangeMap<Content>> held_;
   std::vector<std::uint64_t> written_bytes_;  // [slot]
   OpId op_ = kNone;

@@ -2,6 +2,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "src/plan/check_rules.h"
@@ -24,7 +25,6 @@ bool lane_is_right(const StepProgram& program, const Op& op) {
     case OpKind::write_gradient:
     case OpKind::read_activation:
     case OpKind::write_activation:
-    case OpKind::commit:
       return op.lane == Lane::nvme;
     case OpKind::copy_to_device:
       return op.lane == Lane::h2d;
@@ -48,27 +48,34 @@ bool lane_is_right(const StepProgram& program, const Op& op) {
     case OpKind::cast_param:
     case OpKind::visit_state:
       return op.lane == Lane::optimizer;
+    case OpKind::commit:
+      return op.lane == Lane::commit;
   }
   return false;
 }
 
-// May an operation of this kind access a slot of this tier, reading or writing?
-bool tier_is_right(OpKind kind, Tier tier, bool writes) {
+// May an operation of this kind access a slot of this tier in this mode?
+bool tier_is_right(OpKind kind, Tier tier, AccessMode mode) {
+  const bool writes = mode != AccessMode::read;
+  const auto moves = [&](Tier from, Tier to) {
+    return mode != AccessMode::update && tier == (writes ? to : from);
+  };
   switch (kind) {
     case OpKind::read_state:
     case OpKind::read_param:
     case OpKind::read_gradient:
     case OpKind::read_activation:
-      return tier == (writes ? Tier::host : Tier::nvme);
-    case OpKind::write_state:
+      return moves(Tier::nvme, Tier::host);
+    case OpKind::write_state:  // writes its trailer into the host slot
+      return mode == AccessMode::update ? tier == Tier::host : writes && tier == Tier::nvme;
     case OpKind::write_param:
     case OpKind::write_gradient:
     case OpKind::write_activation:
-      return tier == (writes ? Tier::nvme : Tier::host);
+      return moves(Tier::host, Tier::nvme);
     case OpKind::copy_to_device:
-      return writes ? tier == Tier::device : tier != Tier::nvme;
+      return mode != AccessMode::update && (writes ? tier == Tier::device : tier != Tier::nvme);
     case OpKind::copy_to_host:
-      return tier == (writes ? Tier::host : Tier::device);
+      return moves(Tier::device, Tier::host);
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
     case OpKind::forward:
@@ -87,6 +94,37 @@ bool tier_is_right(OpKind kind, Tier tier, bool writes) {
   return false;
 }
 
+// Carried slots are host slots of a state, one a chunk and way, and only between programs that carry.
+void check_carry(const StepProgram& program, const CheckInput& input, Findings& findings) {
+  std::array<std::vector<bool>, 2> seen;
+  for (auto& chunks : seen) chunks.assign(input.chunks.size(), false);
+  for (SlotId id = 0; id < program.slots.size(); ++id) {
+    const Slot& slot = program.slots[id];
+    if (slot.carry == Carry::none) continue;
+    const bool in = slot.carry == Carry::in;
+    const auto refuse = [&](std::string_view what) {
+      findings.add(Rule::form, kNone, kNone, id,
+                   fmt::format("{} is carried {}: {}", describe_slot(program, id), in ? "in" : "out", what));
+    };
+    if (!(in ? is_periodic(program) : trains(program))) {
+      refuse(fmt::format("a {} program carries nothing that way", name_of(program.kind)));
+    }
+    if (slot.item != Item::state_chunk || slot.tier != Tier::host || slot.resident) {
+      refuse("wanted a state_chunk on host that is not resident");
+    }
+    if (slot.chunk >= input.chunks.size()) {
+      refuse("it does not say whose it is");
+      continue;
+    }
+    // What is pending of a step is then the write to the store alone.
+    if (updates_backward(program) && input.chunks[slot.chunk].state_home != Tier::nvme) {
+      refuse("the chunk's state does not live on nvme");
+    }
+    if (seen[in ? 0 : 1][slot.chunk]) refuse("so is another slot of this chunk");
+    seen[in ? 0 : 1][slot.chunk] = true;
+  }
+}
+
 void check_slots(const StepProgram& program, const CheckInput& input, Findings& findings) {
   for (SlotId id = 0; id < program.slots.size(); ++id) {
     const Slot& slot = program.slots[id];
@@ -100,7 +138,8 @@ void check_slots(const StepProgram& program, const CheckInput& input, Findings& 
       findings.add(Rule::form, kNone, kNone, id,
                    fmt::format("{} names a unit or chunk that does not exist", describe_slot(program, id)));
     }
-    const bool of_chunk = slot.item == Item::param_chunk || slot.item == Item::state_chunk;
+    const bool of_chunk =
+        slot.item == Item::param_chunk || slot.item == Item::state_chunk || slot.item == Item::grad_sum;
     const bool of_unit = slot.item == Item::piece;
     if (slot.resident && ((of_chunk && slot.chunk == kNone) || (of_unit && slot.unit == kNone))) {
       findings.add(Rule::form, kNone, kNone, id,
@@ -153,12 +192,7 @@ bool check_accesses(const StepProgram& program, OpId id, Findings& findings) {
     }
     const Slot& slot = program.slots[access.slot];
     if (!inside(access.offset_bytes, access.bytes, slot.bytes)) refuse("that is beyond the slot");
-    const bool reads = access.mode != AccessMode::write;
-    const bool writes = access.mode != AccessMode::read;
-    if ((reads && !tier_is_right(op.kind, slot.tier, false)) ||
-        (writes && !tier_is_right(op.kind, slot.tier, true))) {
-      refuse("this operation cannot reach that tier so");
-    }
+    if (!tier_is_right(op.kind, slot.tier, access.mode)) refuse("this operation cannot reach that tier so");
   }
   return good;
 }
@@ -205,7 +239,16 @@ void check_form(const StepProgram& program, const CheckInput& input, Findings& f
                  fmt::format("the program has {} contributions, {} (at least 1) were wanted",
                              program.contributions, input.contributions));
   }
+  if (program.updates != input.updates) {
+    const auto name = [](UpdateTime time) {
+      return time == UpdateTime::backward ? "in backward" : "in the next forward";
+    };
+    findings.add(
+        Rule::form, kNone, kNone, kNone,
+        fmt::format("the program updates {}, wanted {}", name(program.updates), name(input.updates)));
+  }
   check_slots(program, input, findings);
+  check_carry(program, input, findings);
   for (OpId id = 0; id < program.ops.size(); ++id) {
     const Op& op = program.ops[id];
     for (const OpId wait : op.waits) {

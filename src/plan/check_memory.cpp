@@ -1,5 +1,5 @@
-// Live slots do not overlap; conflicting accesses are ordered; what is read was written through the same
-// slot.
+// Live slots do not overlap; conflicting accesses are ordered; what is read, or carried out, was written
+// through the same slot.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -11,23 +11,6 @@
 
 namespace terrace::check_rules {
 namespace {
-
-struct Interval {
-  OpId first = kNone;
-  OpId last = 0;
-};
-
-std::vector<Interval> live_intervals(const StepProgram& program) {
-  std::vector<Interval> intervals(program.slots.size());
-  for (OpId id = 0; id < program.ops.size(); ++id) {
-    for (const Access& access : program.ops[id].accesses) {
-      Interval& interval = intervals[access.slot];
-      if (interval.first == kNone) interval.first = id;
-      interval.last = id;
-    }
-  }
-  return intervals;
-}
 
 // Who touched a byte last.
 struct Touch {
@@ -57,23 +40,43 @@ Range range_of(const StepProgram& program, const Access& access) {
 
 }  // namespace
 
+std::vector<Interval> live_intervals(const StepProgram& program) {
+  const auto end = static_cast<OpId>(program.ops.size());
+  std::vector<Interval> intervals(program.slots.size());
+  for (OpId id = 0; id < end; ++id) {
+    for (const Access& access : program.ops[id].accesses) {
+      Interval& interval = intervals[access.slot];
+      if (interval.first == kNone) interval.first = id;
+      interval.last = id;
+    }
+  }
+  for (SlotId id = 0; id < intervals.size(); ++id) {
+    const Slot& slot = program.slots[id];
+    Interval& interval = intervals[id];
+    const bool untouched = interval.first == kNone;
+    if (slot.resident || (slot.carry == Carry::in && untouched)) {
+      interval = {0, end};
+    } else if (slot.carry == Carry::in) {
+      interval.first = 0;
+    } else if (slot.carry == Carry::out) {
+      interval = {untouched ? end : interval.first, end};
+    }
+  }
+  return intervals;
+}
+
 void check_overlap(const StepProgram& program, Findings& findings) {
   const std::vector<Interval> intervals = live_intervals(program);
   const auto count = static_cast<OpId>(program.ops.size());
-  // Slots that become live before operation i, and that are dead after it. Resident ones live from before the
-  // first.
+  // Slots that become live before operation i, and that are dead after it; residents first.
   std::vector<std::vector<SlotId>> begins(count + 1);
   std::vector<std::vector<SlotId>> ends(count + 1);
   for (const bool resident : {true, false}) {
     for (SlotId id = 0; id < program.slots.size(); ++id) {
       const Slot& slot = program.slots[id];
-      if (slot.bytes == 0 || slot.resident != resident) continue;
-      if (resident) {
-        begins[0].push_back(id);
-      } else if (intervals[id].first != kNone) {
-        begins[intervals[id].first].push_back(id);
-        ends[intervals[id].last].push_back(id);
-      }
+      if (slot.bytes == 0 || slot.resident != resident || intervals[id].first == kNone) continue;
+      begins[intervals[id].first].push_back(id);
+      ends[intervals[id].last].push_back(id);
     }
   }
   std::array<std::map<std::uint64_t, SlotId>, kTiers> live;  // by offset; disjoint
@@ -149,6 +152,11 @@ void check_hazards(const StepProgram& program, const HappensBefore& order, Findi
 
 void check_defined(const StepProgram& program, Findings& findings) {
   std::array<RangeMap<Source>, kTiers> sources;
+  const auto writer = [&](const Source& source) {
+    return source.op == kNone ? "nothing has written"
+                              : fmt::format("{} wrote through {}", describe_op(program, source.op),
+                                            describe_slot(program, source.slot));
+  };
   for (OpId id = 0; id < program.ops.size(); ++id) {
     const Op& op = program.ops[id];
     for (const Access& access : op.accesses) {
@@ -159,16 +167,13 @@ void check_defined(const StepProgram& program, Findings& findings) {
       bool reported = false;
       sources[range.tier].visit(
           range.begin, range.end, [&](std::uint64_t begin, std::uint64_t end, const Source& source) {
-            if (source.slot == access.slot || (slot.resident && source.slot == kNone) || reported) return;
+            const bool held = source.slot == kNone && (slot.resident || slot.carry == Carry::in);
+            if (held || source.slot == access.slot || reported) return;
             reported = true;
-            const std::string writer =
-                source.op == kNone ? "nothing has written"
-                                   : fmt::format("{} wrote through {}", describe_op(program, source.op),
-                                                 describe_slot(program, source.slot));
             findings.add(Rule::undefined, id, source.op, access.slot,
                          fmt::format("{} reads bytes [{}, {}) of {}, which {}", describe_op(program, id),
                                      begin - slot.offset_bytes, end - slot.offset_bytes,
-                                     describe_slot(program, access.slot), writer));
+                                     describe_slot(program, access.slot), writer(source)));
           });
     }
     for (const Access& access : op.accesses) {
@@ -176,6 +181,21 @@ void check_defined(const StepProgram& program, Findings& findings) {
       const Range range = range_of(program, access);
       sources[range.tier].assign(range.begin, range.end, Source{access.slot, id});
     }
+  }
+  for (SlotId id = 0; id < program.slots.size(); ++id) {
+    const Slot& slot = program.slots[id];
+    if (slot.carry != Carry::out) continue;
+    bool reported = false;
+    sources[static_cast<std::size_t>(slot.tier)].visit(
+        slot.offset_bytes, slot.offset_bytes + slot.bytes,
+        [&](std::uint64_t begin, std::uint64_t end, const Source& source) {
+          if (source.slot == id || reported) return;
+          reported = true;
+          findings.add(
+              Rule::undefined, kNone, source.op, id,
+              fmt::format("bytes [{}, {}) of {} are carried out, which {}", begin - slot.offset_bytes,
+                          end - slot.offset_bytes, describe_slot(program, id), writer(source)));
+        });
   }
 }
 

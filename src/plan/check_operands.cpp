@@ -48,11 +48,11 @@ void DataFlow::compute(const Op& op) {
   const Value saved{ValueKind::saved, op.unit, op.micro_batch};
 
   if (op.kind != OpKind::backward || unit.backward_reads_params) {
-    take(op, Role::params, "its parameters", {ValueKind::params, op.unit, kBefore},
+    take(op, Role::params, "its parameters", {ValueKind::params, op.unit, step_},
          unit.padded_numel() * param_bytes_);
     if (!unit.shared_units.empty()) {
       const std::uint32_t shared = unit.shared_units[0];
-      take(op, Role::shared_params, "the parameters it shares", {ValueKind::params, shared, kBefore},
+      take(op, Role::shared_params, "the parameters it shares", {ValueKind::params, shared, step_},
            units[shared].padded_numel() * param_bytes_);
     }
   }
@@ -135,6 +135,13 @@ void DataFlow::fold(const Op& op) {
   put(sum, "the sum", {ValueKind::sum, op.chunk, k + 1}, 0, bytes);
 }
 
+bool DataFlow::holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const {
+  const CheckChunk& c = input_.chunks[chunk];
+  const std::uint64_t bytes = c.numel * grad_bytes_;
+  return input_.contributions == 1 && program_.slots[slot].bytes >= offset + bytes &&
+         holds(slot, offset, bytes, {ValueKind::contribution, c.unit, 0}, c.first_numel * grad_bytes_);
+}
+
 void DataFlow::update(const Op& op) {
   if (!has_form(op, {AccessMode::update, AccessMode::read, AccessMode::write})) return;
   const CheckChunk& chunk = input_.chunks[op.chunk];
@@ -142,11 +149,9 @@ void DataFlow::update(const Op& op) {
   put(op.accesses[0], "the new state", {ValueKind::state, op.chunk, kUpdated}, 0, chunk.state_bytes);
   const Access& sum = op.accesses[1];
   const std::uint64_t bytes = chunk.numel * sum_bytes();
-  const bool only_contribution =
-      input_.contributions == 1 && sum.bytes >= bytes &&
-      holds(sum.slot, sum.offset_bytes, bytes, {ValueKind::contribution, chunk.unit, 0},
-            chunk.first_numel * grad_bytes_);
-  if (!only_contribution) {
+  if (updates_forward(program_)) {
+    need(sum, "the summed gradient", {ValueKind::pending_sum, op.chunk}, 0, bytes);
+  } else if (sum.bytes < bytes || !holds_only_contribution(sum.slot, sum.offset_bytes, op.chunk)) {
     need(sum, "the summed gradient", {ValueKind::sum, op.chunk, input_.contributions}, 0, bytes);
   }
   put_params(op.accesses[2], chunk, kUpdated);

@@ -8,6 +8,7 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
   CheckInput input;
   input.model = model;
   input.contributions = contributions;
+  input.updates = plan.updates;
   for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
     const Chunk& chunk = plan.chunks[c];
     input.chunks.push_back({chunk.unit, chunk.begin, chunk.numel, plan.placement.optimizer_state[c],
@@ -24,6 +25,23 @@ void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t cont
     check(violations.empty(), "the {} program breaks the rule '{}': {}", name_of(program.kind),
           violations.empty() ? "" : name_of(violations[0].rule),
           violations.empty() ? "" : violations[0].text);
+  }
+  if (!plan.has(ProgramKind::train)) return;
+  // Without a verdict there may be nothing to drain; then nothing may be carried either.
+  StepProgram drain;
+  drain.kind = ProgramKind::drain;
+  if (plan.has(ProgramKind::drain)) drain = plan.program(ProgramKind::drain);
+  check(!drain.ops.empty() || plan.updates == UpdateTime::backward, "the plan has no {} program",
+        name_of(ProgramKind::drain));
+  std::vector<const StepProgram*> followers{&plan.program(ProgramKind::train), &drain};
+  if (plan.has(ProgramKind::train_commit)) followers.push_back(&plan.program(ProgramKind::train_commit));
+  for (const StepProgram* first : followers) {
+    if (first == &drain) continue;
+    for (const StepProgram* second : followers) {
+      const auto violations = check_carried(*first, *second);
+      check(violations.empty(), "the {} program cannot follow the {} program: {}", name_of(second->kind),
+            name_of(first->kind), violations.empty() ? "" : violations[0].text);
+    }
   }
 }
 

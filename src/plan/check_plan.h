@@ -10,7 +10,8 @@ namespace terrace {
 
 CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t contributions);
 
-// Throws internal with the first violation of the first program that is not legal.
+// Throws internal with the first violation of the first program that is not legal, or of the first pair of
+// which one may not follow the other.
 void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t contributions);
 
 }  // namespace terrace

@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "src/plan/check_rules.h"
 #include "src/plan/happens_before.h"
@@ -23,10 +22,33 @@ std::vector<Violation> check_program(const StepProgram& program, const CheckInpu
   check_rules::check_hazards(program, order, findings);
   check_rules::check_defined(program, findings);
   check_rules::check_counts(program, input, order, findings);
-  check_rules::check_data(program, input, check_rules::Verdict::apply, findings);
-  if (check_rules::trains(program)) {
-    check_rules::check_data(program, input, check_rules::Verdict::drop, findings);
+  if (check_rules::is_periodic(program)) {
+    check_rules::check_data(program, input, check_rules::Pending::something, findings);
   }
+  check_rules::check_data(program, input, check_rules::Pending::nothing, findings);
+  return findings.take();
+}
+
+std::vector<Violation> check_carried(const StepProgram& before, const StepProgram& after) {
+  const auto same = [](const Slot& a, const Slot& b) {
+    return a.chunk == b.chunk && a.tier == b.tier && a.offset_bytes == b.offset_bytes && a.bytes == b.bytes;
+  };
+  Findings findings;
+  const auto compare = [&](const StepProgram& one, Carry way, const StepProgram& other, Carry back) {
+    for (SlotId id = 0; id < one.slots.size(); ++id) {
+      const Slot& slot = one.slots[id];
+      if (slot.carry != way) continue;
+      const bool met = std::any_of(other.slots.begin(), other.slots.end(),
+                                   [&](const Slot& s) { return s.carry == back && same(s, slot); });
+      if (met) continue;
+      findings.add(Rule::carried, kNone, kNone, id,
+                   fmt::format("{} is carried {} by the {} program and not {} by the {} program",
+                               describe_slot(one, id), way == Carry::out ? "out" : "in", name_of(one.kind),
+                               way == Carry::out ? "taken in" : "left", name_of(other.kind)));
+    }
+  };
+  compare(before, Carry::out, after, Carry::in);
+  compare(after, Carry::in, before, Carry::out);
   return findings.take();
 }
 
@@ -72,32 +94,20 @@ void for_each_dropped_wait(const StepProgram& program,
 }
 
 std::uint64_t peak_live_bytes(const StepProgram& program, Tier tier) {
-  constexpr auto kNever = std::numeric_limits<std::size_t>::max();
-  const std::size_t count = program.ops.size();
-  std::vector<std::size_t> first(program.slots.size(), kNever);
-  std::vector<std::size_t> last(program.slots.size(), 0);
-  for (std::size_t id = 0; id < count; ++id) {
-    for (const Access& access : program.ops[id].accesses) {
-      first[access.slot] = std::min(first[access.slot], id);
-      last[access.slot] = id;
-    }
+  const std::vector<check_rules::Interval> intervals = check_rules::live_intervals(program);
+  const std::size_t positions = program.ops.size() + 1;
+  std::vector<std::uint64_t> begins(positions, 0);
+  std::vector<std::uint64_t> ends(positions + 1, 0);
+  for (SlotId id = 0; id < program.slots.size(); ++id) {
+    const Slot& slot = program.slots[id];
+    if (slot.tier != tier || intervals[id].first == kNone) continue;
+    begins[intervals[id].first] += slot.bytes;
+    ends[intervals[id].last + std::size_t{1}] += slot.bytes;
   }
   std::uint64_t live = 0;
-  std::vector<std::uint64_t> begins(count + 1, 0);
-  std::vector<std::uint64_t> ends(count + 1, 0);
-  for (std::size_t slot = 0; slot < program.slots.size(); ++slot) {
-    const Slot& s = program.slots[slot];
-    if (s.tier != tier) continue;
-    if (s.resident) {
-      live += s.bytes;
-    } else if (first[slot] != kNever) {
-      begins[first[slot]] += s.bytes;
-      ends[last[slot] + 1] += s.bytes;
-    }
-  }
-  std::uint64_t peak = live;
-  for (std::size_t id = 0; id < count; ++id) {
-    live = live + begins[id] - ends[id];
+  std::uint64_t peak = 0;
+  for (std::size_t at = 0; at < positions; ++at) {
+    live = live + begins[at] - ends[at];
     peak = std::max(peak, live);
   }
   return peak;
@@ -129,6 +139,8 @@ std::string_view name_of(Rule rule) {
       return "commit";
     case Rule::predicate:
       return "predicate";
+    case Rule::carried:
+      return "carried";
   }
   return "unknown rule";
 }

@@ -26,6 +26,7 @@ struct CheckInput {
   ModelShape model;
   std::vector<CheckChunk> chunks;  // index = Op::chunk, Slot::chunk
   std::uint32_t contributions = 1;
+  UpdateTime updates = UpdateTime::next_forward;
 };
 
 enum class Rule : std::uint8_t {
@@ -37,10 +38,11 @@ enum class Rule : std::uint8_t {
   undefined,  // an operation reads bytes that its slot does not hold
   operand,    // an operand is missing, too small, or holds other data than the operation needs
   count,      // something is done too often or not at all
-  verdict,    // something does not wait for the verdict, or the verdict does not wait for it
-  home,       // at the end of the step a home does not hold the newest data
-  commit,     // the cut is not whole
-  predicate   // predicated where it must not be, or the reverse
+  verdict,    // the verdict does not wait for a fold
+  home,       // at the end a home or a carried slot does not hold what the next program needs there
+  commit,     // the cut is not whole, or an update does not wait for it
+  predicate,  // predicated where it must not be, or the reverse
+  carried     // what a program carries out is not what its follower takes in
 };
 
 // One broken rule, in words that name the operations, the slot and the bytes. Ids that do not apply are
@@ -59,22 +61,25 @@ inline constexpr std::size_t kMaxViolations = 100;
 // Empty: the program is legal. It proves
 // - lanes that run in list order cannot deadlock: every wait points to an earlier operation;
 // - of two accesses to the same bytes of which one writes, the earlier in the list completes before the later
-// starts, so
-//   every run gives what running the list one by one gives;
-// - live slots lie inside their tier's budget and share no byte; nothing overlaps a resident slot;
-// - every byte read was written through the same slot before (or the slot is resident), and is what the
-// operation needs:
-//   parameters of its unit in their version before the step, its own activations, sums folded in ascending
-//   order;
-// - training: each contribution of each chunk is folded once; the verdict waits for every fold and every
-// update for the
-//   verdict; each chunk is updated once; at the end all homes hold the newest version, each parameter home
-//   written once; states on nvme are written once, and a commit finds every chunk's newest state in the
-//   store, written before it;
-// - a step that the verdict drops leaves every home, and every extent of the store, as a step without update
-// would. Programs run one after another: all of one has completed before the next starts. Cost: O(n log n) in
-// operations, accesses and slots: about 2 us an operation.
+//   starts, so every run gives what running the list one by one gives;
+// - live slots lie inside their tier's budget and share no byte; nothing overlaps a resident slot, a slot
+//   carried in before its last access, or one carried out after its first;
+// - every byte read was written through the same slot before (or the slot is resident or carried in), and is
+//   what the operation needs: parameters of its unit in the one version of the step, its own activations,
+//   sums folded in ascending order, the sum of the right step;
+// - both when the step before has left its part pending and when nothing is pending (predicated operations
+//   left out), what homes and carried slots hold at the end is what the next program starts from;
+// - training: each contribution of each chunk is folded once and the verdict waits for every fold; each chunk
+//   is updated once, each parameter home written once, each state on nvme written once for each update;
+// - a commit finds the state of the step before of every chunk in the store, waits for every write of it, and
+//   no update that is not part of it runs before.
+// Wants slots to be the same in every program of a family: resident ones, and carried ones (check_carried).
+// Cost: O(n log n) in operations, accesses and slots: about 2 us an operation.
 std::vector<Violation> check_program(const StepProgram& program, const CheckInput& input);
+
+// May `after` follow `before`? What one carries out is what the other takes in: the same chunks at the same
+// places. The slot of a violation is one of `before` when `after` does not take it in, else one of `after`.
+std::vector<Violation> check_carried(const StepProgram& before, const StepProgram& after);
 
 // The hazard rule alone. Wants a program whose waits point to earlier operations and whose accesses name its
 // slots.
@@ -93,8 +98,8 @@ std::vector<WaitOf> redundant_waits(const StepProgram& program);
 void for_each_dropped_wait(const StepProgram& program,
                            const std::function<void(const StepProgram&, WaitOf)>& fn);
 
-// The most bytes of `tier` that are live at once: resident slots, and others from their first access to their
-// last.
+// The most bytes of `tier` that are live at once: resident slots; others from their first access to their
+// last; those carried in from the start, those carried out to the end.
 std::uint64_t peak_live_bytes(const StepProgram& program, Tier tier);
 
 std::string_view name_of(Rule rule);

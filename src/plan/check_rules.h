@@ -29,13 +29,21 @@ void check_input(const CheckInput& input, Findings& findings);
 void check_form(const StepProgram& program, const CheckInput& input, Findings& findings);
 
 // check_memory.cpp
+// The positions of the list at which a slot is live: `first` to `last`. After the last operation comes one
+// more position, the border to the next program.
+struct Interval {
+  OpId first = kNone;  // kNone: never live
+  OpId last = 0;
+};
+std::vector<Interval> live_intervals(const StepProgram& program);  // [slot]
 void check_overlap(const StepProgram& program, Findings& findings);
 void check_hazards(const StepProgram& program, const HappensBefore& order, Findings& findings);
 void check_defined(const StepProgram& program, Findings& findings);
 
-// check_data.cpp: what every slot holds, followed through the list.
-enum class Verdict { apply, drop };
-void check_data(const StepProgram& program, const CheckInput& input, Verdict verdict, Findings& findings);
+// check_data.cpp: what every slot holds, followed through the list, with the pending part of the step before
+// or (predicated operations left out) without.
+enum class Pending : std::uint8_t { something, nothing };
+void check_data(const StepProgram& program, const CheckInput& input, Pending pending, Findings& findings);
 
 // check_training.cpp: how often, and in which order, each operation stands in the list.
 void check_counts(const StepProgram& program, const CheckInput& input, const HappensBefore& order,
@@ -43,6 +51,26 @@ void check_counts(const StepProgram& program, const CheckInput& input, const Hap
 
 inline bool trains(const StepProgram& program) {
   return program.kind == ProgramKind::train || program.kind == ProgramKind::train_commit;
+}
+
+// Does the program begin with what the one before has left pending?
+inline bool is_periodic(const StepProgram& program) {
+  return trains(program) || program.kind == ProgramKind::drain;
+}
+inline bool updates_forward(const StepProgram& program) {
+  return is_periodic(program) && program.updates == UpdateTime::next_forward;
+}
+inline bool updates_backward(const StepProgram& program) {
+  return is_periodic(program) && program.updates == UpdateTime::backward;
+}
+// [chunk]: its slot carried that way, or kNone. Wants a program of good form.
+inline std::vector<SlotId> carried_slots(const StepProgram& program, Carry carry, std::size_t chunks) {
+  std::vector<SlotId> found(chunks, kNone);
+  for (SlotId id = 0; id < program.slots.size(); ++id) {
+    const Slot& slot = program.slots[id];
+    if (slot.carry == carry && slot.chunk < chunks) found[slot.chunk] = id;
+  }
+  return found;
 }
 
 // An operation that moves data from one tier (or slot) to another and changes none.

@@ -29,6 +29,8 @@ class Counts {
         findings_(findings),
         units_(static_cast<std::uint32_t>(input.model.units.size())),
         chunks_(static_cast<std::uint32_t>(input.chunks.size())),
+        carried_in_(carried_slots(program, Carry::in, input.chunks.size())),
+        carried_out_(carried_slots(program, Carry::out, input.chunks.size())),
         contributions_(program.kind == ProgramKind::eval ? 1 : input.contributions),
         forward_(units_, input.contributions),
         backward_(units_, input.contributions),
@@ -95,13 +97,11 @@ class Counts {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
         expect(fold_.at(chunk, k), train, OpKind::fold, "chunk", chunk, k);
       }
-      // A commit between steps finds what lives on nvme written already.
-      const bool on_nvme = input_.chunks[chunk].state_home == Tier::nvme;
-      const bool written = (train && on_nvme) || (commits && (train || !on_nvme));
-      expect(update_.at(chunk), train, OpKind::update, "chunk", chunk, kNone);
+      const bool updated = train || (kind == ProgramKind::drain && updates_forward(program_));
+      expect(update_.at(chunk), updated, OpKind::update, "chunk", chunk, kNone);
       expect(cast_.at(chunk), kind == ProgramKind::materialize, OpKind::cast_param, "chunk", chunk, kNone);
       expect(visit_.at(chunk), kind == ProgramKind::visit, OpKind::visit_state, "chunk", chunk, kNone);
-      expect(write_state_.at(chunk), written, OpKind::write_state, "chunk", chunk, kNone);
+      expect(write_state_.at(chunk), writes_wanted(chunk), OpKind::write_state, "chunk", chunk, kNone);
     }
     expect(stats_, train, OpKind::grad_stats, "the step", kNone, kNone);
     expect(commits_, commits, OpKind::commit, "the step", kNone, kNone);
@@ -110,6 +110,19 @@ class Counts {
   }
 
  private:
+  // How often the chunk's state goes to the store. What lives on nvme is written after each update, by the
+  // program that follows where the new state is carried there; what lives elsewhere for a commit.
+  std::size_t writes_wanted(std::uint32_t chunk) const {
+    const ProgramKind kind = program_.kind;
+    if (input_.chunks[chunk].state_home != Tier::nvme) {
+      return kind == ProgramKind::train_commit || kind == ProgramKind::commit ? 1 : 0;
+    }
+    if (updates_forward(program_)) return 1;
+    const std::size_t pending = carried_in_[chunk] != kNone ? 1 : 0;
+    const std::size_t own = trains(program_) && carried_out_[chunk] == kNone ? 1 : 0;
+    return pending + own;
+  }
+
   void expect(const std::vector<OpId>& ids, std::size_t wanted, OpKind kind, std::string_view of,
               std::uint32_t which, std::uint32_t k) {
     if (ids.size() == wanted) return;
@@ -136,32 +149,39 @@ class Counts {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
         expect_before(fold_.at(chunk, k), stats_, Rule::verdict);
       }
-      expect_before(write_state_.at(chunk), commits_, Rule::commit);
+      if (!updates_backward(program_)) {
+        expect_before(write_state_.at(chunk), commits_, Rule::commit);
+        continue;
+      }
+      // The cut is that of the step before: no update of this one touches a byte before it is done, hence no
+      // write of an updated state.
+      expect_before(commits_, update_.at(chunk), Rule::commit);
+      for (const OpId write : write_state_.at(chunk)) {
+        for (const OpId commit : commits_) {
+          if (write < commit) expect_before({write}, {commit}, Rule::commit);
+        }
+      }
     }
   }
 
+  // With a verdict all of a pending update may be left out, and the update itself must be; without one only
+  // writes of carried states are pending.
   void check_predicated() {
     for (OpId id = 0; id < program_.ops.size(); ++id) {
       const Op& op = program_.ops[id];
-      if (op.kind == OpKind::update && !op.predicated) {
-        findings_.add(Rule::predicate, id, kNone, kNone,
-                      fmt::format("{} is not predicated", describe_op(program_, id)));
-      }
-      if (!op.predicated) continue;
-      if (op.kind != OpKind::update && !is_transfer(op.kind)) {
+      const bool forward = updates_forward(program_);
+      const bool pending = updates_backward(program_) && op.kind == OpKind::write_state &&
+                           !op.accesses.empty() && program_.slots[op.accesses[0].slot].carry == Carry::in;
+      if (!op.predicated && ((forward && op.kind == OpKind::update) || pending)) {
         findings_.add(
             Rule::predicate, id, kNone, kNone,
-            fmt::format("{} is predicated: a dropped step needs it too", describe_op(program_, id)));
+            fmt::format("{} is not predicated, and nothing may be pending", describe_op(program_, id)));
       }
-      if (stats_.empty()) {
+      const bool may_lack = forward ? op.kind == OpKind::update || is_transfer(op.kind) : pending;
+      if (op.predicated && !may_lack) {
         findings_.add(Rule::predicate, id, kNone, kNone,
-                      fmt::format("{} is predicated and there is no verdict", describe_op(program_, id)));
-      }
-      for (const OpId stats : stats_) {
-        if (stats < id && order_.before(stats, id)) continue;
-        findings_.add(
-            Rule::verdict, id, stats, kNone,
-            fmt::format("{} is predicated and does not wait for the verdict", describe_op(program_, id)));
+                      fmt::format("{} is predicated: it must run when nothing is pending too",
+                                  describe_op(program_, id)));
       }
     }
   }
@@ -172,6 +192,7 @@ class Counts {
   Findings& findings_;
   std::uint32_t units_;
   std::uint32_t chunks_;
+  std::vector<SlotId> carried_in_, carried_out_;  // [chunk]
   std::uint32_t contributions_;
   Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_;
   std::vector<OpId> stats_;

@@ -26,11 +26,17 @@ PoolBytes measure_pools(const CompileInput& input, ProgramKind kind) {
   return compiler.peaks();
 }
 
-StepProgram compile(const CompileInput& input, ProgramKind kind, const PoolBytes& pools) {
+std::vector<StepProgram> compile(const CompileInput& input, const std::vector<ProgramKind>& kinds,
+                                 const PoolBytes& pools) {
+  // All with or all without: what one carries over the border of a step the others take.
   const auto build = [&](bool ahead) {
-    Compiler compiler(input, kind, pools, ahead);
-    compiler.run();
-    return compiler.take();
+    std::vector<StepProgram> programs;
+    for (const ProgramKind kind : kinds) {
+      Compiler compiler(input, kind, pools, ahead);
+      compiler.run();
+      programs.push_back(compiler.take());
+    }
+    return programs;
   };
   try {
     return build(true);

@@ -37,14 +37,17 @@ struct CompileInput {
   const Placement* placement = nullptr;
   const Residents* residents = nullptr;
   std::uint32_t contributions = 1;
+  UpdateTime updates = UpdateTime::next_forward;
 };
 
 // The least each pool needs for the program, when nothing is fetched ahead.
 PoolBytes measure_pools(const CompileInput& input, ProgramKind kind);
 
-// Pools follow the residents in each arena, in order. Fetches ahead as far as the pools allow; falls back to
-// none where that leaves no room for what is needed next. Throws does_not_fit, naming the pool, when a pool
-// is smaller than measure_pools says.
-StepProgram compile(const CompileInput& input, ProgramKind kind, const PoolBytes& pools);
+// The programs of one run, by the order of `kinds`. Pools follow the residents in each arena, in order.
+// Fetches ahead as far as the pools allow, also across the border of two steps (carried slots, the same in
+// all programs); falls back to none where that leaves no room for what is needed next. Throws does_not_fit,
+// naming the pool, when a pool is smaller than measure_pools says.
+std::vector<StepProgram> compile(const CompileInput& input, const std::vector<ProgramKind>& kinds,
+                                 const PoolBytes& pools);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// Gradients' way to their home, updates, and the parameters' making at the start of a run.
+// States and updates of a step: what comes in, what crosses the border of the program, what goes back.
 #include <algorithm>
 
 #include "src/base/fail.h"
@@ -6,152 +6,167 @@
 
 namespace terrace {
 
-// Chunks whose sum of earlier contributions must come from nvme before this micro-batch's fold.
-void Compiler::list_sums(std::uint32_t micro_batch) {
-  sum_order_.clear();
-  next_sum_ = 0;
-  if (micro_batch == 0) return;
-  for (std::size_t u = model_.units.size(); u-- > 0;) {
-    for (const std::uint32_t c : unit_chunks_[u]) {
-      if (placement_.gradients[c] == Tier::nvme) sum_order_.push_back(c);
-    }
+// next_forward: as forward uses them. backward: as backward finishes them.
+void Compiler::list_updates() {
+  for (std::size_t i = 0; i < unit_chunks_.size(); ++i) {
+    const std::size_t unit = in_backward() && steps() ? unit_chunks_.size() - 1 - i : i;
+    update_order_.insert(update_order_.end(), unit_chunks_[unit].begin(), unit_chunks_[unit].end());
   }
 }
 
-// Reads the first `needed` sums of the order and, where room is left, more.
-void Compiler::fetch_sums(std::size_t needed) {
-  for (; next_sum_ < sum_order_.size(); ++next_sum_) {
-    const bool demanded = next_sum_ < needed;
-    if (!demanded && !ahead_) return;
-    const std::uint32_t c = sum_order_[next_sum_];
-    const std::uint64_t bytes = emitter_.slot(residents_.grad_home[c]).bytes;
-    const SlotId staged = demanded ? slot(Pool::sum_staging, Item::grad_sum, chunks_[c].unit, c, bytes)
-                                   : try_slot(Pool::sum_staging, Item::grad_sum, chunks_[c].unit, c, bytes);
-    if (staged == kNone) return;
-    sums_[c] = staged;
-    transfer(OpKind::read_gradient, Lane::nvme, whole(residents_.grad_home[c], AccessMode::read),
-             whole(staged, AccessMode::write), chunks_[c].unit, c);
+// next_forward: states needed first, fetched in the step before. backward: states updated last, written in
+// the step after. As many as the pool holds, from its start.
+void Compiler::list_carried() {
+  carried_at_.assign(chunks_.size(), kNone);
+  const SlotPool& pool = pools_[static_cast<std::size_t>(Pool::state_staging)];
+  if (measuring_ || !ahead_) return;
+  std::vector<std::uint32_t> order;
+  for (std::size_t u = 0; u < unit_chunks_.size(); ++u)
+    order.insert(order.end(), unit_chunks_[u].begin(), unit_chunks_[u].end());
+  if (in_backward()) {  // the last updated first: the chunks of unit 0 from its end
+    std::vector<std::uint32_t> backward;
+    for (const auto& chunks : unit_chunks_) backward.insert(backward.end(), chunks.rbegin(), chunks.rend());
+    order = std::move(backward);
+  }
+  std::uint64_t used = 0, largest = 0;
+  const auto bytes_of = [&](std::uint32_t c) {
+    return SlotPool::slot_bytes(state_slot_bytes(chunks_[c].numel));
+  };
+  for (const std::uint32_t c : order) {
+    if (placement_.optimizer_state[c] != Tier::nvme) continue;
+    largest = std::max(largest, bytes_of(c));
+    if (used + bytes_of(c) > pool.bytes()) break;
+    carried_.push_back({c});
+    used += bytes_of(c);
+  }
+  if (!steps()) carried_.clear();
+  if (in_backward()) std::reverse(carried_.begin(), carried_.end());
+  std::uint64_t next = pool.base();
+  for (Carried& carried : carried_) {
+    carried_at_[carried.chunk] = static_cast<std::uint32_t>(&carried - carried_.data());
+    carried.offset_bytes = next;
+    next += bytes_of(carried.chunk);
+  }
+  if (largest > 0) kept_states_ = std::max<std::uint64_t>(1, pool.bytes() / largest / 3);
+}
+
+// What the step before left, in its place.
+void Compiler::take_carried() {
+  for (Carried& carried : carried_) {
+    const Chunk& chunk = chunks_[carried.chunk];
+    Slot in = slot_of(Pool::state_staging, Item::state_chunk, chunk.unit, carried.chunk,
+                      state_slot_bytes(chunk.numel));
+    in.carry = Carry::in;
+    in.offset_bytes = carried.offset_bytes;
+    check(pools_[static_cast<std::size_t>(Pool::state_staging)].take_at(in.offset_bytes, in.bytes),
+          "a carried slot's place is taken");
+    states_[carried.chunk] = emitter_.add_slot(in);
   }
 }
 
-void Compiler::reduce_gradient(std::uint32_t unit, SlotId contribution) {
-  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
-  const bool first = micro_batch_ == 0;
-  for (const std::uint32_t c : unit_chunks_[unit]) {
-    const Chunk& chunk = chunks_[c];
-    const Access source{contribution, AccessMode::read, Role::none, chunk.begin * element,
-                        chunk.numel * element};
-    const Tier tier = placement_.gradients[c];
-    const SlotId home = residents_.grad_home[c];
-    Op fold;
-    fold.kind = OpKind::fold;
-    fold.lane = tier == Tier::device ? Lane::compute : Lane::optimizer;
-    fold.unit = unit;
-    fold.chunk = c;
-    fold.micro_batch = micro_batch_;
-    fold.bytes = source.bytes;
-    if (tier == Tier::device) {
-      fold.accesses = {source, whole(home, first ? AccessMode::write : AccessMode::update)};
-      folds_.push_back(emitter_.emit(std::move(fold)));
-      continue;
-    }
-    SlotId sum = home;
-    if (tier == Tier::nvme) {
-      if (first) {
-        sum = slot(Pool::sum_staging, Item::grad_sum, unit, c, emitter_.slot(home).bytes);
-      } else {
-        while (sums_[c] == kNone) fetch_sums(next_sum_ + 1);  // the order of the list is that of the folds
-        sum = sums_[c];
-      }
-    }
-    SlotId staged = kNone;
-    if (contributions_ == 1) {  // arrives in place: the fold only looks at it
-      transfer(OpKind::copy_to_host, Lane::d2h, source, whole(sum, AccessMode::write), unit, c);
-      fold.accesses = {whole(sum, AccessMode::read)};
-    } else {
-      staged = slot(Pool::grad_staging, Item::grad_chunk, unit, c, source.bytes);
-      transfer(OpKind::copy_to_host, Lane::d2h, source, whole(staged, AccessMode::write), unit, c);
-      fold.accesses = {whole(staged, AccessMode::read),
-                       whole(sum, first ? AccessMode::write : AccessMode::update)};
-    }
-    folds_.push_back(emitter_.emit(std::move(fold)));
-    if (staged != kNone) release(Pool::grad_staging, staged);
-    if (tier == Tier::nvme) {
-      release_retired();
-      transfer(OpKind::write_gradient, Lane::nvme, whole(sum, AccessMode::read),
-               whole(home, AccessMode::write), unit, c);
-      retire(Pool::sum_staging, sum);
-      sums_[c] = kNone;
-    }
-  }
-}
-
-// Brings a chunk's state (and summed gradient) into host memory; nothing when there is no room.
-std::optional<SlotId> Compiler::fetch_state(std::uint32_t c, bool with_sum) {
+// Brings a chunk's state into host memory; false when there is no room.
+bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
   const std::uint32_t unit = chunks_[c].unit;
-  const Tier state_tier = placement_.optimizer_state[c];
-  const Tier sum_tier = placement_.gradients[c];
+  const Tier tier = placement_.optimizer_state[c];
   SlotId state = residents_.state_home[c];
-  if (state_tier != Tier::host) {
-    state = try_slot(Pool::state_staging, Item::state_chunk, unit, c, state_slot_bytes(chunks_[c].numel));
-    if (state == kNone) return std::nullopt;
-  }
-  SlotId sum = residents_.grad_home[c];
-  if (with_sum && sum_tier != Tier::host) {
-    sum = try_slot(Pool::sum_staging, Item::grad_sum, unit, c, emitter_.slot(sum).bytes);
-    if (sum == kNone) {
-      if (state_tier != Tier::host) release(Pool::state_staging, state);
-      return std::nullopt;
+  if (tier != Tier::host) {
+    const std::uint64_t bytes = state_slot_bytes(chunks_[c].numel);
+    if (carry == Carry::none) {
+      state = try_slot(Pool::state_staging, Item::state_chunk, unit, c, bytes);
+      if (state == kNone) return false;
+    } else {
+      Slot out = slot_of(Pool::state_staging, Item::state_chunk, unit, c, bytes);
+      out.carry = carry;
+      out.offset_bytes = carried_[carried_at_[c]].offset_bytes;
+      if (!pools_[static_cast<std::size_t>(Pool::state_staging)].take_at(out.offset_bytes, bytes))
+        return false;
+      state = emitter_.add_slot(out);
     }
   }
-  const bool starting = kind_ == ProgramKind::materialize;
-  if (starting || state_tier == Tier::nvme) {
+  states_[c] = state;
+  const Access target = whole(state, AccessMode::write);
+  if (kind_ == ProgramKind::materialize || tier == Tier::nvme) {
     const SlotId extent = residents_.store_extent[c];
     if (extent != kNone) {
-      transfer(OpKind::read_state, Lane::nvme, whole(extent, AccessMode::read),
-               whole(state, AccessMode::write), unit, c);
+      transfer(OpKind::read_state, Lane::nvme, whole(extent, AccessMode::read), target, unit, c, predicated);
     } else {
       Op op;
       op.kind = OpKind::read_state;
       op.lane = Lane::nvme;
       op.unit = unit;
       op.chunk = c;
-      op.accesses = {whole(state, AccessMode::write)};
+      op.accesses = {target};
       emitter_.emit(std::move(op));
     }
-  } else if (state_tier == Tier::device) {
-    transfer(OpKind::copy_to_host, Lane::d2h, whole(residents_.state_home[c], AccessMode::read),
-             whole(state, AccessMode::write), unit, c);
+  } else if (tier == Tier::device) {
+    transfer(OpKind::copy_to_host, Lane::d2h, whole(residents_.state_home[c], AccessMode::read), target, unit,
+             c, predicated);
   }
-  if (with_sum && sum_tier != Tier::host) {
-    const Access home = whole(residents_.grad_home[c], AccessMode::read);
-    if (sum_tier == Tier::nvme) {
-      transfer(OpKind::read_gradient, Lane::nvme, home, whole(sum, AccessMode::write), unit, c);
-    } else {
-      transfer(OpKind::copy_to_host, Lane::d2h, home, whole(sum, AccessMode::write), unit, c);
-    }
-  }
-  sums_[c] = with_sum ? sum : kNone;
-  states_[c] = state;
-  return state;
+  return true;
 }
 
-// Fetches the first `needed` chunks' states and, where room is left, more. Sums are ready only after the
-// verdict; before it, only states whose sums need no fetch are fetched ahead.
-void Compiler::fetch_states(std::size_t needed) {
-  const bool with_sum = kind_ == ProgramKind::train || kind_ == ProgramKind::train_commit;
-  for (; next_state_ < chunks_.size(); ++next_state_) {
-    const auto c = static_cast<std::uint32_t>(next_state_);
+// For this program's own use.
+bool Compiler::fetch_own(std::uint32_t c) {
+  const bool pending = !in_backward() && steps();
+  // A commit writes a state of the device though nothing was pending.
+  const bool kept = kind_ == ProgramKind::train_commit && placement_.optimizer_state[c] == Tier::device;
+  return fetch_state(c, in_backward() && carries(c) ? Carry::out : Carry::none, pending && !kept);
+}
+
+// Fetches the first `needed` chunks' states in the order of updates and, where room is left, more, but none
+// beyond `most_bytes` ahead.
+void Compiler::fetch_states(std::size_t needed, std::uint64_t most_bytes) {
+  for (; next_state_ < update_order_.size(); ++next_state_) {
+    const std::uint32_t c = update_order_[next_state_];
     const bool demanded = next_state_ < needed;
     if (!demanded && !ahead_) return;
-    if (with_sum && verdict_ == kNone && placement_.gradients[c] != Tier::host) return;
-    if (!fetch_state(c, with_sum)) {
+    if (states_[c] != kNone) continue;  // carried
+    const std::uint64_t bytes =
+        placement_.optimizer_state[c] == Tier::host ? 0 : state_slot_bytes(chunks_[c].numel);
+    if (!demanded && ahead_bytes_ + bytes > most_bytes) return;
+    if (!fetch_own(c)) {
       if (!demanded) return;
       release_retired();
-      if (!fetch_state(c, with_sum)) {
+      if (!fetch_own(c)) {
         fail(ErrorCode::does_not_fit, "{}: no room for chunk {}", name_of(Pool::state_staging), c);
       }
     }
+    ahead_bytes_ += bytes;
+  }
+}
+
+// The part of the compute in visits [first, end) that is done when `visit` has ended.
+double Compiler::share_done(std::size_t first, std::size_t visit, std::size_t end) const {
+  const double all = flops_before_[end] - flops_before_[first];
+  return all > 0 ? (flops_before_[visit + 1] - flops_before_[first]) / all : 1;
+}
+
+// Fetches states ahead as far as slots allow, spread over the compute before they are needed, so that what
+// compute itself needs from the disk does not queue behind them.
+void Compiler::fetch_next_states(std::size_t visit) {
+  if (!ahead_) return;
+  const std::uint64_t pool_bytes = pools_[static_cast<std::size_t>(Pool::state_staging)].bytes();
+  const std::size_t units = model_.units.size();
+  if (in_backward()) {
+    const std::size_t end = visits_.size() - units;
+    if (visit >= end) return fetch_states(0);
+    return fetch_states(
+        0, static_cast<std::uint64_t>(share_done(0, visit, end) * static_cast<double>(pool_bytes)));
+  }
+  const std::size_t first = units - 1;  // the first backward
+  if (visit < first || carried_.empty()) return;
+  if (next_carried_.empty() && carried_out_ == 0) {  // places used last wait longest for their writes
+    next_carried_ = carried_;
+    std::stable_sort(next_carried_.begin(), next_carried_.end(),
+                     [](const Carried& a, const Carried& b) { return a.last_use < b.last_use; });
+  }
+  const double share = share_done(first, visit, visits_.size());
+  const auto wanted = static_cast<std::size_t>(share * static_cast<double>(carried_.size()) + 0.5);
+  for (; carried_out_ < std::min(wanted, carried_.size()); ++carried_out_) {
+    const std::uint32_t c = next_carried_[carried_out_].chunk;
+    if (fetch_state(c, Carry::out, false)) continue;
+    release_retired();
+    check(fetch_state(c, Carry::out, false), "a carried slot's place is not free");
   }
 }
 
@@ -168,121 +183,113 @@ void Compiler::parameters_out(std::uint32_t c, Op op, bool predicated) {
   const SlotId staged = slot(Pool::param_staging, Item::param_chunk, unit, c, home.bytes);
   op.accesses.push_back(whole(staged, AccessMode::write));
   emitter_.emit(std::move(op));
-  if (tier == Tier::nvme) {
-    transfer(OpKind::write_param, Lane::nvme, whole(staged, AccessMode::read), home, unit, c, predicated);
-  } else {
-    transfer(OpKind::copy_to_device, Lane::h2d, whole(staged, AccessMode::read), home, unit, c, predicated);
-  }
+  const bool on_disk = tier == Tier::nvme;
+  transfer(on_disk ? OpKind::write_param : OpKind::copy_to_device, on_disk ? Lane::nvme : Lane::h2d,
+           whole(staged, AccessMode::read), home, unit, c, predicated);
   release(Pool::param_staging, staged);
 }
 
-void Compiler::update_all() {
-  const bool commits = kind_ == ProgramKind::train_commit;
-  std::vector<OpId> written;
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    fetch_states(c + 1);
-    const Tier state_tier = placement_.optimizer_state[c];
-    Op op;
-    op.kind = OpKind::update;
-    op.lane = Lane::optimizer;
-    op.predicated = true;
-    op.unit = chunks_[c].unit;
-    op.chunk = c;
-    op.micro_batch = micro_batch_;
-    op.bytes = chunks_[c].numel * 28;
-    op.waits = {verdict_};
-    op.accesses = {whole(states_[c], AccessMode::update), whole(sums_[c], AccessMode::read)};
-    parameters_out(c, std::move(op), true);
-
-    release_retired();
-    Op write;
-    if (state_tier == Tier::device) {
-      // The store writes a trailer behind the payload it writes: not while the whole slot is being copied.
-      write.waits = {transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
-                              whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c, true)};
-    }
-    if (state_tier == Tier::nvme || commits) {
-      // What lives on disk is written after every update that happened; a commit also writes what lives in
-      // memory, updated or not, since earlier steps may have changed it.
-      write.kind = OpKind::write_state;
-      write.lane = Lane::nvme;
-      write.predicated = state_tier == Tier::nvme;
-      write.unit = chunks_[c].unit;
-      write.chunk = c;
-      write.micro_batch = micro_batch_;
-      write.accesses = {whole(states_[c], AccessMode::read),
-                        whole(residents_.store_extent[c], AccessMode::write)};
-      write.bytes = write.accesses[0].bytes;
-      written.push_back(emitter_.emit(std::move(write)));
-    }
-    if (state_tier != Tier::host) retire(Pool::state_staging, states_[c]);
-    if (placement_.gradients[c] != Tier::host) retire(Pool::sum_staging, sums_[c]);
+// next_forward: the pending updates of all units up to `unit`.
+void Compiler::update_units(std::uint32_t unit) {
+  if (next_update_ == update_order_.size()) return;
+  while (next_update_ < update_order_.size() && chunks_[update_order_[next_update_]].unit <= unit) {
+    const std::uint32_t c = update_order_[next_update_];
+    const bool staged = placement_.gradients[c] != Tier::host;
+    const SlotId sum = staged ? staged_sum(c) : residents_.grad_home[c];
+    age_retired();
+    update_chunk(c, sum);
+    release_sum(c);
   }
-  release_retired();
-  if (commits) {
-    Op op;
-    op.kind = OpKind::commit;
-    op.lane = Lane::nvme;
-    op.waits = written;
-    emitter_.emit(std::move(op));
-  }
+  if (next_update_ < update_order_.size()) return;
+  if (kind_ == ProgramKind::train_commit) commit_step();
 }
 
-void Compiler::materialize() {
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    fetch_states(c + 1);
-    Op op;
-    op.kind = OpKind::cast_param;
-    op.lane = Lane::optimizer;
-    op.unit = chunks_[c].unit;
-    op.chunk = c;
-    op.bytes = chunks_[c].numel * (4 + dtype_bytes(model_.param_dtype));
-    op.accesses = {whole(states_[c], AccessMode::read)};
-    parameters_out(c, std::move(op), false);
-    release_retired();
-    if (placement_.optimizer_state[c] == Tier::device) {
-      transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
-               whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c);
-    }
-    if (placement_.optimizer_state[c] != Tier::host) retire(Pool::state_staging, states_[c]);
-  }
-  release_retired();
-}
-
-// What lives on disk has been written by its updates; the rest is written here.
-void Compiler::commit_resident() {
+// The next of update_order_.
+void Compiler::update_chunk(std::uint32_t c, SlotId sum) {
+  fetch_states(++next_update_);
+  check(update_order_[next_update_ - 1] == c, "chunk {} is updated out of order", c);
   Op op;
-  op.kind = OpKind::commit;
-  op.lane = Lane::nvme;
+  op.kind = OpKind::update;
+  op.lane = Lane::optimizer;
+  op.predicated = !in_backward();
+  op.unit = chunks_[c].unit;
+  op.chunk = c;
+  op.micro_batch = micro_batch_;
+  op.bytes = chunks_[c].numel * 28;
+  if (commit_ != kNone) op.waits = {commit_};
+  op.accesses = {whole(states_[c], AccessMode::update), whole(sum, AccessMode::read)};
+  const bool predicated = op.predicated;
+  parameters_out(c, std::move(op), predicated);
+
+  const Tier tier = placement_.optimizer_state[c];
+  if (tier == Tier::device) {
+    transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
+             whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c, predicated);
+  }
+  if (in_backward() && carries(c)) return;  // written in the next step
+  // What lives on disk is written after every update that happened; a commit also writes what lives in
+  // memory, updated or not, since earlier steps may have changed it.
+  if (tier == Tier::nvme) {
+    write_state(c, predicated);
+  } else if (kind_ == ProgramKind::train_commit && !in_backward()) {
+    write_state(c, false);
+  }
+  if (tier != Tier::host) release_state(c);
+}
+
+void Compiler::write_state(std::uint32_t c, bool predicated) {
+  written_.push_back(transfer(OpKind::write_state, Lane::nvme, whole(states_[c], AccessMode::update),
+                              whole(residents_.store_extent[c], AccessMode::write), chunks_[c].unit, c,
+                              predicated));
+}
+
+void Compiler::release_state(std::uint32_t c) {
+  const Slot& slot = emitter_.slot(states_[c]);
+  const auto ends_before = [&](const Carried& carried) {
+    return carried.offset_bytes + state_slot_bytes(chunks_[carried.chunk].numel) <= slot.offset_bytes;
+  };
+  auto carried = std::partition_point(carried_.begin(), carried_.end(), ends_before);
+  for (; carried != carried_.end() && carried->offset_bytes < slot.offset_bytes + slot.bytes; ++carried)
+    carried->last_use = emitter_.ops().size();
+  retire(Pool::state_staging, states_[c]);
+  states_[c] = kNone;
+}
+
+// backward: what the step before left unwritten, and its commit.
+void Compiler::write_pending() {
+  for (const Carried& carried : carried_) {
+    age_retired();
+    write_state(carried.chunk, true);
+    release_state(carried.chunk);
+  }
+  if (kind_ == ProgramKind::train_commit) {
+    write_resident();
+    commit_step();
+  }
+}
+
+// Writes the states that live in memory.
+void Compiler::write_resident() {
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
     if (placement_.optimizer_state[c] == Tier::nvme) continue;
-    if (!fetch_state(c, false)) {
+    age_retired();
+    if (!fetch_state(c, Carry::none, false)) {
       release_retired();
-      if (!fetch_state(c, false)) fail(ErrorCode::does_not_fit, "{}: no room", name_of(Pool::state_staging));
+      if (!fetch_state(c, Carry::none, false))
+        fail(ErrorCode::does_not_fit, "{}: no room", name_of(Pool::state_staging));
     }
-    op.waits.push_back(transfer(OpKind::write_state, Lane::nvme, whole(states_[c], AccessMode::read),
-                                whole(residents_.store_extent[c], AccessMode::write), chunks_[c].unit, c));
-    if (placement_.optimizer_state[c] == Tier::device) retire(Pool::state_staging, states_[c]);
+    write_state(c, false);
+    if (placement_.optimizer_state[c] == Tier::device) release_state(c);
+    states_[c] = kNone;
   }
-  release_retired();
-  emitter_.emit(std::move(op));
 }
 
-void Compiler::visit_states() {
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    fetch_states(c + 1);
-    Op op;
-    op.kind = OpKind::visit_state;
-    op.lane = Lane::optimizer;
-    op.unit = chunks_[c].unit;
-    op.chunk = c;
-    op.bytes = chunks_[c].numel * 12;
-    op.accesses = {whole(states_[c], AccessMode::read)};
-    emitter_.emit(std::move(op));
-    release_retired();
-    if (placement_.optimizer_state[c] != Tier::host) retire(Pool::state_staging, states_[c]);
-  }
-  release_retired();
+void Compiler::commit_step() {
+  Op op;
+  op.kind = OpKind::commit;
+  op.lane = Lane::commit;
+  op.waits = written_;
+  commit_ = emitter_.emit(std::move(op));
 }
 
 }  // namespace terrace

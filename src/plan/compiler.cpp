@@ -20,6 +20,7 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
       residents_(*input.residents),
       contributions_(input.contributions),
       kind_(kind),
+      updates_(input.updates),
       measuring_(!pools),
       ahead_(ahead),
       tier_bytes_(input.residents->bytes),
@@ -40,6 +41,8 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
   shared_grads_.assign(units, kNone);
   sums_.assign(chunks_.size(), kNone);
   states_.assign(chunks_.size(), kNone);
+  list_updates();
+  list_carried();
 }
 
 void Compiler::run() {
@@ -47,6 +50,8 @@ void Compiler::run() {
     case ProgramKind::train:
     case ProgramKind::train_commit:
       return train_step();
+    case ProgramKind::drain:
+      return drain();
     case ProgramKind::eval:
       return evaluate();
     case ProgramKind::materialize:
@@ -66,8 +71,11 @@ void Compiler::list_visits() {
     for (std::uint32_t u = 0; u < units - (train ? 1 : 0); ++u) visits_.push_back({true, u, k});
     for (std::uint32_t u = units; train && u-- > 0;) visits_.push_back({false, u, k});
   }
+  flops_before_.push_back(0);
   for (std::size_t v = 0; v < visits_.size(); ++v) {
     const UnitShape& unit = model_.units[visits_[v].unit];
+    const double flops = visits_[v].forward ? unit.forward_flops : unit.backward_flops + unit.forward_flops;
+    flops_before_.push_back(flops_before_.back() + flops);
     if (!visits_[v].forward && !unit.backward_reads_params) continue;
     for (const std::uint32_t shared : unit.shared_units) needs_.push_back({v, shared});
     needs_.push_back({v, visits_[v].unit});
@@ -76,13 +84,13 @@ void Compiler::list_visits() {
 
 void Compiler::train_step() {
   list_visits();
+  take_carried();
+  if (in_backward()) write_pending();
   for (std::size_t v = 0; v < visits_.size(); ++v) {
     const Visit& visit = visits_[v];
     if (visit.unit == 0 && visit.forward) list_sums(visit.micro_batch);
-    if (ahead_ && !visit.forward && visit.micro_batch + 1 == contributions_ && verdict_ == kNone &&
-        states_[0] == kNone) {
-      fetch_states(0);  // as far as slots allow, while backward computes
-    }
+    if (!in_backward()) update_units(visit.unit);
+    fetch_next_states(v);
     fetch_pieces(v);
     if (visit.forward) {
       forward(v);
@@ -96,8 +104,7 @@ void Compiler::train_step() {
   stats.kind = OpKind::grad_stats;
   stats.lane = Lane::optimizer;
   stats.waits = folds_;
-  verdict_ = emitter_.emit(std::move(stats));
-  update_all();
+  emitter_.emit(std::move(stats));
 }
 
 void Compiler::evaluate() {
@@ -109,18 +116,24 @@ void Compiler::evaluate() {
   }
 }
 
-SlotId Compiler::try_slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk,
-                          std::uint64_t bytes) {
-  const auto offset = pools_[static_cast<std::size_t>(pool)].take(bytes);
-  if (!offset) return kNone;
+Slot Compiler::slot_of(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk,
+                       std::uint64_t bytes) const {
   Slot made;
   made.tier = tier_of(pool);
   made.item = item;
   made.unit = unit;
   made.chunk = chunk;
   made.micro_batch = micro_batch_;
-  made.offset_bytes = *offset;
   made.bytes = bytes;
+  return made;
+}
+
+SlotId Compiler::try_slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk,
+                          std::uint64_t bytes) {
+  const auto offset = pools_[static_cast<std::size_t>(pool)].take(bytes);
+  if (!offset) return kNone;
+  Slot made = slot_of(pool, item, unit, chunk, bytes);
+  made.offset_bytes = *offset;
   return emitter_.add_slot(made);
 }
 
@@ -140,12 +153,22 @@ void Compiler::release(Pool pool, SlotId id) {
 
 void Compiler::retire(Pool pool, SlotId id) {
   if (!ahead_) return release(pool, id);
-  retired_.emplace_back(pool, id);
+  retired_[static_cast<std::size_t>(pool)].push_back(id);
+}
+
+void Compiler::age_retired() {
+  for (int pool = 0; pool < kPools; ++pool) {
+    auto& waiting = retired_[pool];
+    const std::size_t kept = static_cast<Pool>(pool) == Pool::state_staging ? kept_states_ : 0;
+    for (; waiting.size() > kept; waiting.pop_front()) release(static_cast<Pool>(pool), waiting.front());
+  }
 }
 
 void Compiler::release_retired() {
-  for (const auto& [pool, id] : retired_) release(pool, id);
-  retired_.clear();
+  for (int pool = 0; pool < kPools; ++pool) {
+    for (const SlotId id : retired_[pool]) release(static_cast<Pool>(pool), id);
+    retired_[pool].clear();
+  }
 }
 
 Access Compiler::whole(SlotId id, AccessMode mode, Role role) const {
@@ -175,6 +198,7 @@ PoolBytes Compiler::peaks() const {
 StepProgram Compiler::take() {
   StepProgram program = emitter_.take();
   program.kind = kind_;
+  program.updates = updates_;
   program.contributions = contributions_;
   program.tier_bytes = tier_bytes_;
   return program;

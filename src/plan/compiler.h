@@ -39,18 +39,31 @@ class Compiler {
     std::size_t last_visit = 0;
   };
 
+  // A carried chunk's place in the pool of state slots.
+  struct Carried {
+    std::uint32_t chunk = 0;
+    std::uint64_t offset_bytes = 0;
+    std::size_t last_use = 0;  // length of the list when the place was released last
+  };
+
   // compiler.cpp: the order of a step, and the primitives.
   void list_visits();
   void train_step();
   void evaluate();
   SlotId try_slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes);
   SlotId slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes);
+  Slot slot_of(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes) const;
   void release(Pool pool, SlotId id);
-  void retire(Pool pool, SlotId id);  // released one step later, so that the next fetch does not wait for it
+  void retire(Pool pool,
+              SlotId id);  // released some steps later, so that the next fetch does not wait for it
+  void age_retired();      // a step passes
   void release_retired();
   OpId transfer(OpKind kind, Lane lane, Access from, Access to, std::uint32_t unit, std::uint32_t chunk,
                 bool predicated = false);
   Access whole(SlotId id, AccessMode mode, Role role = Role::none) const;
+  // Programs over whose borders states are carried.
+  bool steps() const { return kind_ <= ProgramKind::drain; }
+  bool in_backward() const { return updates_ == UpdateTime::backward; }
 
   // compile_compute.cpp: pieces, forward, backward.
   void fetch_pieces(std::size_t visit);
@@ -65,17 +78,38 @@ class Compiler {
   void offload_activation(std::uint32_t unit);
   void fetch_activations(std::uint32_t consumer);
 
-  // compile_update.cpp: gradients' way to their home, updates, materialisation.
+  // compile_gradient.cpp: gradients' way to their home, and sums' way to the update.
   void list_sums(std::uint32_t micro_batch);
   void fetch_sums(std::size_t needed);
+  SlotId staged_sum(std::uint32_t chunk);
+  void bring_sum(std::uint32_t chunk, bool predicated);
+  void release_sum(std::uint32_t chunk);
   void reduce_gradient(std::uint32_t unit, SlotId contribution);
-  void update_all();
+
+  // compile_update.cpp: states and updates of a step.
+  void list_updates();
+  void list_carried();
+  void take_carried();
+  bool carries(std::uint32_t chunk) const { return carried_at_[chunk] != kNone; }
+  bool fetch_state(std::uint32_t chunk, Carry carry, bool predicated);
+  bool fetch_own(std::uint32_t chunk);
+  void fetch_states(std::size_t needed, std::uint64_t most_bytes = ~std::uint64_t{0});
+  void fetch_next_states(std::size_t visit);
+  double share_done(std::size_t first, std::size_t visit, std::size_t end) const;
+  void parameters_out(std::uint32_t chunk, Op op, bool predicated);
+  void update_units(std::uint32_t unit);
+  void update_chunk(std::uint32_t chunk, SlotId sum);
+  void write_state(std::uint32_t chunk, bool predicated);
+  void release_state(std::uint32_t chunk);
+  void write_pending();
+  void write_resident();
+  void commit_step();
+
+  // compile_between.cpp: programs between steps.
+  void drain();
   void materialize();
   void commit_resident();
   void visit_states();
-  void fetch_states(std::size_t needed);
-  std::optional<SlotId> fetch_state(std::uint32_t chunk, bool with_sum);
-  void parameters_out(std::uint32_t chunk, Op op, bool predicated);
 
   const ModelShape& model_;
   const std::vector<Chunk>& chunks_;
@@ -83,6 +117,7 @@ class Compiler {
   const Residents& residents_;
   std::uint32_t contributions_;
   ProgramKind kind_;
+  UpdateTime updates_;
   bool measuring_;
   bool ahead_;
   std::array<SlotPool, kPools> pools_;
@@ -92,6 +127,7 @@ class Compiler {
 
   std::vector<std::vector<std::uint32_t>> unit_chunks_;
   std::vector<Visit> visits_;
+  std::vector<double> flops_before_;  // of all visits before this one; one more than visits
   std::vector<PieceNeed> needs_;
   std::size_t next_need_ = 0;
   std::vector<LivePiece> live_pieces_;    // by unit
@@ -101,14 +137,25 @@ class Compiler {
   std::uint32_t next_fetched_ = 0;        // next unit whose output is to be brought back, counting down
   SlotId output_grad_ = kNone;            // gradient of the output of the unit whose backward is next
   std::vector<SlotId> shared_grads_;      // by unit that owns the shared piece
-  std::vector<std::uint32_t> sum_order_;  // chunks whose sums come from nvme, in the order of their folds
+  std::vector<std::uint32_t> sum_order_;  // chunks whose sums come to the host, in the order of need
   std::size_t next_sum_ = 0;
-  std::vector<SlotId> sums_;  // by chunk: staged sum
+  bool sums_pending_ = false;  // sum_order_ is that of the pending updates
+  std::vector<SlotId> sums_;   // by chunk: staged sum
   std::vector<OpId> folds_;
-  OpId verdict_ = kNone;
-  std::size_t next_state_ = 0;
-  std::vector<SlotId> states_;  // by chunk: staged or resident state
-  std::deque<std::pair<Pool, SlotId>> retired_;
+
+  std::vector<std::uint32_t> update_order_;  // all chunks
+  std::size_t next_update_ = 0;              // in update_order_
+  std::size_t next_state_ = 0;               // in update_order_: next to be fetched
+  std::vector<SlotId> states_;               // by chunk: staged or resident state
+  std::vector<Carried> carried_;             // in update order
+  std::vector<std::uint32_t> carried_at_;    // by chunk: index in carried_, else kNone
+  std::vector<Carried> next_carried_;        // in the order in which they are fetched for the step after
+  std::size_t carried_out_ = 0;              // of next_carried_
+  std::uint64_t ahead_bytes_ = 0;            // of all states fetched so far
+  std::vector<OpId> written_;                // what the commit waits for
+  OpId commit_ = kNone;
+  std::size_t kept_states_ = 0;  // how many retired state slots wait before the first is used again
+  std::array<std::deque<SlotId>, kPools> retired_;
 };
 
 }  // namespace terrace

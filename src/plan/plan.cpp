@@ -25,6 +25,7 @@ class Planner {
     plan_.chunks = cut_chunks(request.model, request.chunk_numel);
     list_classes();
     check_request();
+    list_all_bytes();
   }
 
   Plan run() {
@@ -91,12 +92,13 @@ class Planner {
   }
 
   CompileInput input() const {
-    return {&request_.model, &plan_.chunks, &plan_.placement, &plan_.residents, request_.contributions};
+    return {&request_.model,  &plan_.chunks,          &plan_.placement,
+            &plan_.residents, request_.contributions, request_.updates};
   }
 
   std::vector<ProgramKind> kinds() const {
-    std::vector<ProgramKind> kinds{ProgramKind::train, ProgramKind::eval, ProgramKind::materialize,
-                                   ProgramKind::visit};
+    std::vector<ProgramKind> kinds{ProgramKind::train, ProgramKind::drain, ProgramKind::eval,
+                                   ProgramKind::materialize, ProgramKind::visit};
     if (request_.has_store && request_.two_extents) {
       kinds.push_back(ProgramKind::train_commit);
       kinds.push_back(ProgramKind::commit);
@@ -104,40 +106,53 @@ class Planner {
     return kinds;
   }
 
-  // Pools for the current placement at a level of slack.
-  PoolBytes size_pools(int slack) {
+  // Homes and the least pools of the current placement.
+  void measure() {
     plan_.residents = lay_out_residents(request_.model, plan_.chunks, plan_.placement, request_.contributions,
                                         request_.has_store);
-    PoolBytes least{};
+    least_ = {};
     for (const ProgramKind kind : kinds()) {
       const PoolBytes measured = measure_pools(input(), kind);
-      for (int p = 0; p < kPools; ++p) least[p] = std::max(least[p], measured[p]);
+      for (int p = 0; p < kPools; ++p) least_[p] = std::max(least_[p], measured[p]);
     }
-    // How many of each are worth having: the next unit's piece while one is used; a deep queue of chunks to
-    // the disk.
+  }
+
+  // What is worth having of a pool: the next unit's piece while one is used; a deep queue of chunks to the
+  // disk; never more than all there is of a kind.
+  std::uint64_t pool_bytes(Pool pool, int level) const {
     static constexpr std::array<std::array<int, kPools>, 3> kCopies{
-        {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 1, 2, 1, 3, 3, 3, 4, 2}, {2, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
+        {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 3, 3, 3, 4, 2}, {1, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
+    const auto p = static_cast<std::size_t>(pool);
+    std::uint64_t bytes = least_[p] * static_cast<std::uint64_t>(kCopies[level][p]);
+    if (pool == Pool::piece && level > 0) bytes += largest_block_bytes_;
+    const auto all = all_bytes_[p];
+    return all == 0 ? bytes : std::max(least_[p], std::min(bytes, all));
+  }
+
+  PoolBytes pools_at(const std::array<int, kPools>& levels) const {
     PoolBytes pools{};
-    for (int p = 0; p < kPools; ++p) pools[p] = least[p] * static_cast<std::uint64_t>(kCopies[slack][p]);
-    // Never more than all there is of a kind.
-    const auto cap = [&](Pool pool, std::uint64_t all) {
-      auto& bytes = pools[static_cast<std::size_t>(pool)];
-      bytes = std::min(bytes, std::max(all, least[static_cast<std::size_t>(pool)]));
-    };
-    std::uint64_t params = 0, states = 0, grads = 0, contribution = 0;
-    for (const Chunk& chunk : plan_.chunks) {
-      params += round_up(chunk.numel * dtype_bytes(request_.model.param_dtype), 4096);
-      states += state_slot_bytes(chunk.numel);
-      grads += round_up(chunk.numel * sum_element_bytes(request_.model, request_.contributions), 4096);
-      contribution += round_up(chunk.numel * dtype_bytes(request_.model.grad_dtype), 4096);
-    }
-    cap(Pool::piece, params);
-    cap(Pool::contribution, contribution);
-    cap(Pool::param_staging, params);
-    cap(Pool::state_staging, states);
-    cap(Pool::sum_staging, grads);
-    cap(Pool::grad_staging, contribution);
+    for (int p = 0; p < kPools; ++p) pools[p] = pool_bytes(static_cast<Pool>(p), levels[p]);
     return pools;
+  }
+
+  // All there is of the kinds of data that pools hold.
+  void list_all_bytes() {
+    const auto add = [&](Pool pool, std::uint64_t bytes) {
+      all_bytes_[static_cast<std::size_t>(pool)] += round_up(bytes, 4096);
+    };
+    const std::uint64_t param_bytes = dtype_bytes(request_.model.param_dtype);
+    for (const Chunk& chunk : plan_.chunks) {
+      add(Pool::piece, chunk.numel * param_bytes);
+      add(Pool::param_staging, chunk.numel * param_bytes);
+      add(Pool::contribution, chunk.numel * dtype_bytes(request_.model.grad_dtype));
+      add(Pool::grad_staging, chunk.numel * dtype_bytes(request_.model.grad_dtype));
+      add(Pool::sum_staging, chunk.numel * sum_element_bytes(request_.model, request_.contributions));
+      add(Pool::state_staging, state_slot_bytes(chunk.numel));
+    }
+    for (std::size_t u = 1; u + 1 < request_.model.units.size(); ++u) {
+      largest_block_bytes_ =
+          std::max(largest_block_bytes_, request_.model.units[u].padded_numel() * param_bytes);
+    }
   }
 
   std::uint64_t fixed_bytes(Tier tier) const {
@@ -165,8 +180,8 @@ class Planner {
     return sum;
   }
 
-  bool fits(int slack) {
-    const auto bytes = footprint(size_pools(slack));
+  bool fits_in_budget(const PoolBytes& pools) const {
+    const auto bytes = footprint(pools);
     for (int tier = 0; tier < kTiers; ++tier) {
       if (tier == static_cast<int>(Tier::nvme) && ignore_nvme_) continue;
       if (bytes[tier] > request_.budget_bytes[tier]) return false;
@@ -174,72 +189,102 @@ class Planner {
     return true;
   }
 
+  bool fits() {
+    measure();
+    return fits_in_budget(pools_at(levels_));
+  }
+
+  // The most room to fetch ahead that fits, pool by pool, what saves most time first.
+  void raise_levels() {
+    static constexpr std::array<Pool, 8> kOrder{
+        Pool::state_staging, Pool::piece,        Pool::contribution,       Pool::param_staging,
+        Pool::sum_staging,   Pool::grad_staging, Pool::fetched_activation, Pool::activation_staging};
+    for (int level = 1; level <= request_.slack; ++level) {
+      for (const Pool pool : kOrder) {
+        auto levels = levels_;
+        levels[static_cast<std::size_t>(pool)] = level;
+        if (fits_in_budget(pools_at(levels))) levels_ = levels;
+      }
+    }
+  }
+
   // Moves the largest number of items of one automatic class, first in the list first, to a faster tier such
   // that all fits.
-  void promote(const DataClass& data, Tier to, int slack) {
+  void promote(const DataClass& data, Tier to) {
     std::vector<Tier>& tiers = plan_.placement.*data.tiers;
     const std::vector<Tier> before = tiers;
     const auto apply = [&](std::size_t count) {
       tiers = before;
       for (std::size_t i = 0; i < count; ++i) tiers[i] = std::min(tiers[i], to);
     };
-    search(tiers.size(), apply, slack);
+    search(tiers.size(), apply);
   }
 
   // The largest count in [0, limit] for which apply(count) fits; leaves that applied.
   template <typename Apply>
-  void search(std::size_t limit, const Apply& apply, int slack) {
+  void search(std::size_t limit, const Apply& apply) {
     apply(limit);
-    if (fits(slack)) return;
+    if (fits()) return;
     std::size_t low = 0, high = limit;  // low fits, high does not
     while (high - low > 1) {
       const std::size_t middle = low + (high - low) / 2;
       apply(middle);
-      (fits(slack) ? low : high) = middle;
+      (fits() ? low : high) = middle;
     }
     apply(low);
   }
 
   void choose_automatic() {
-    int slack = request_.slack;
-    while (slack > 0 && !fits(slack)) --slack;
-    if (slack == 0 && !fits(0) && has_nvme()) {
+    if (!fits()) {
+      if (!has_nvme()) return;
       // Perhaps only the disk is too small: spare it as far as the host has room.
       ignore_nvme_ = true;
       for (const DataClass& data : classes_) {
-        if (!data.wanted) promote(data, Tier::host, 0);
+        if (!data.wanted) promote(data, Tier::host);
       }
       ignore_nvme_ = false;
+      if (!fits()) return;
     }
-    plan_.slack = slack;
-    if (!fits(slack)) return;
+    raise_levels();
     for (const DataClass& data : classes_) {
-      if (!data.wanted) promote(data, Tier::host, slack);
+      if (!data.wanted) promote(data, Tier::host);
     }
     // On the device: activations first (each crosses twice a micro-batch), then what spares a recomputation,
     // then parameters (each crosses twice a micro-batch too, but stands beside a gathered piece anyway).
     const DataClass& activations = classes_[1];
-    if (!activations.wanted) promote(activations, Tier::device, slack);
+    if (!activations.wanted) promote(activations, Tier::device);
     if (request_.recompute == Recompute::automatic) {
       const std::size_t units = request_.model.units.size();
       // The last blocks first: their saved values wait for the shortest time.
-      search(
-          units,
-          [&](std::size_t kept) {
-            for (std::size_t u = 0; u < units; ++u) plan_.placement.recompute[u] = u < units - kept;
-          },
-          slack);
+      search(units, [&](std::size_t kept) {
+        for (std::size_t u = 0; u < units; ++u) plan_.placement.recompute[u] = u < units - kept;
+      });
     }
-    if (!classes_[0].wanted) promote(classes_[0], Tier::device, slack);
+    if (!classes_[0].wanted) promote(classes_[0], Tier::device);
+  }
+
+  // What the host budget leaves holds more states across the border of two steps.
+  void widen_state_slots() {
+    if (request_.slack < 2 || levels_[static_cast<std::size_t>(Pool::state_staging)] < 2) return;
+    std::uint64_t on_disk = 0;
+    for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
+      if (plan_.placement.optimizer_state[c] == Tier::nvme)
+        on_disk += round_up(state_slot_bytes(plan_.chunks[c].numel), 4096);
+    }
+    std::uint64_t& bytes = plan_.pools[static_cast<std::size_t>(Pool::state_staging)];
+    const std::uint64_t used = footprint(plan_.pools)[kHost];
+    const std::uint64_t left = (request_.budget_bytes[kHost] - used) & ~std::uint64_t{4095};
+    if (on_disk > bytes) bytes += std::min(left, on_disk - bytes);
   }
 
   void finish() {
-    plan_.fits = fits(plan_.slack);
-    plan_.pools = size_pools(plan_.slack);
+    plan_.fits = fits();
+    plan_.updates = request_.updates;
+    plan_.pools = pools_at(levels_);
+    if (plan_.fits) widen_state_slots();
     write_ledger();
     if (!plan_.fits) {
-      const PoolBytes least = size_pools(0);
-      plan_.least_bytes = footprint(least);
+      plan_.least_bytes = footprint(least_);
       return;
     }
     plan_.programs.resize(kProgramKinds);
@@ -247,8 +292,8 @@ class Planner {
     for (int p = 0; p < kPools; ++p) {
       plan_.arena_bytes[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))] += plan_.pools[p];
     }
-    for (const ProgramKind kind : kinds()) {
-      plan_.programs[static_cast<std::size_t>(kind)] = compile(input(), kind, plan_.pools);
+    for (StepProgram& program : compile(input(), kinds(), plan_.pools)) {
+      plan_.programs[static_cast<std::size_t>(program.kind)] = std::move(program);
     }
   }
 
@@ -284,6 +329,10 @@ class Planner {
   const PlanRequest& request_;
   Plan plan_;
   std::vector<DataClass> classes_;
+  PoolBytes least_{};                 // of the current placement
+  std::array<int, kPools> levels_{};  // of room to fetch ahead
+  PoolBytes all_bytes_{};             // all there is of what a pool holds; 0: not known
+  std::uint64_t largest_block_bytes_ = 0;
   bool ignore_nvme_ = false;  // while the host is filled to spare the disk
 };
 

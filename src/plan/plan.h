@@ -18,6 +18,7 @@ enum class Recompute : std::uint8_t { automatic, always, never };
 struct PlanRequest {
   ModelShape model;
   std::uint32_t contributions = 1;
+  UpdateTime updates = UpdateTime::next_forward;
   std::uint64_t chunk_numel = 1u << 20;
   // Shares by tier; nothing = the planner's choice: the fastest tier gets what saves most traffic a byte.
   std::optional<TierShares> parameters;
@@ -30,7 +31,9 @@ struct PlanRequest {
   bool has_store = false;                            // optimizer state has extents on nvme
   bool two_extents = true;                           // of the store
   std::vector<LedgerLine> fixed;                     // what else the run holds: libraries, token buffers
-  int slack = 2;  // 0: the least pools; 1: two of each; 2: deep queues. The most that fits is used.
+  // Room to fetch ahead: 0: the least pools, 1: two of each kind, 2: deep queues, and state slots from what
+  // the host budget leaves. Each pool gets the most up to this that fits.
+  int slack = 2;
 };
 
 struct Plan {
@@ -42,10 +45,10 @@ struct Plan {
   std::vector<Chunk> chunks;
   Placement placement;
   Residents residents;
+  UpdateTime updates = UpdateTime::next_forward;
   PoolBytes pools{};
-  int slack = 0;
-  std::vector<StepProgram>
-      programs;  // by ProgramKind; train_commit and commit only where a store has two extents
+  std::vector<StepProgram> programs;  // by ProgramKind; train_commit and commit only where a store has two
+                                      // extents; drain may be empty
   std::array<std::uint64_t, 2> arena_bytes{};  // device, host
 
   const StepProgram& program(ProgramKind kind) const;

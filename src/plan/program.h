@@ -12,9 +12,10 @@ enum class Tier : std::uint8_t { device, host, nvme };
 inline constexpr int kTiers = 3;
 
 // A resource that runs operations in list order. All lanes but nvme also complete in list order; nvme issues
-// in order and completes out of order, so two nvme operations are ordered only by their waits.
-enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer };
-inline constexpr int kLanes = 6;
+// in order and completes out of order, so two nvme operations are ordered only by their waits. A commit has a
+// lane of its own: while it flushes, transfers go on.
+enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer, commit };
+inline constexpr int kLanes = 7;
 
 enum class OpKind : std::uint8_t {
   read_state,
@@ -37,7 +38,7 @@ enum class OpKind : std::uint8_t {
   update,       // optimizer, predicated
   cast_param,   // optimizer: 16-bit parameters from the master, when a run starts
   visit_state,  // optimizer: shows a chunk's state to a visitor (hash, export)
-  commit        // nvme: makes all that was written the store's new cut
+  commit        // commit: makes all that was written the store's new cut
 };
 
 enum class Item : std::uint8_t {
@@ -77,11 +78,16 @@ inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 // A byte range of a tier's arena, given to one piece of data for an interval of the list: from the first
 // operation that accesses it to the last. Ranges of slots whose intervals are disjoint may overlap.
 // `resident` slots hold their data before the first and after the last operation: nothing else may overlap
-// them.
+// them. Carried slots take a chunk's state across the border of two programs: `in` holds it from before the
+// first operation of the list to the last that accesses it, `out` from the first that accesses it to after
+// the list, for the `in` slot of the same chunk and place in the next program.
+enum class Carry : std::uint8_t { none, in, out };
+
 struct Slot {
   Tier tier = Tier::device;
   Item item = Item::workspace;
   bool resident = false;
+  Carry carry = Carry::none;
   std::uint32_t unit = kNone;
   std::uint32_t chunk = kNone;
   std::uint32_t micro_batch = kNone;
@@ -101,14 +107,14 @@ struct Access {
 };
 
 // Order of accesses: what moves data reads accesses[0] and writes accesses[1]; the nvme side is left out
-// where there is no store. fold: [0] the contribution (read), [1] the sum (written by k = 0, updated after);
-// a lone access is a sum that arrived in place (C = 1). update: [0] state (update), [1] sum (read), [2]
-// parameters out (write). cast_param: [0] state (read), [1] parameters out (write). visit_state: [0] state
-// (read). Compute operations go by role.
+// where there is no store. write_state updates accesses[0]: the store puts its trailer there. fold: [0] the
+// contribution (read), [1] the sum (written by k = 0, updated after); a lone access is a sum that arrived in
+// place (C = 1). update: [0] state (update), [1] sum (read), [2] parameters out (write). cast_param: [0]
+// state (read), [1] parameters out (write). visit_state: [0] state (read). Compute operations go by role.
 struct Op {
   OpKind kind = OpKind::commit;
   Lane lane = Lane::compute;
-  bool predicated = false;  // runs its waits but does nothing when the verdict drops the step
+  bool predicated = false;  // runs its waits but does nothing when no step's update is pending
   std::uint32_t unit = kNone;
   std::uint32_t chunk = kNone;
   std::uint32_t micro_batch = kNone;
@@ -118,14 +124,33 @@ struct Op {
   std::vector<Access> accesses;
 };
 
+// Programs run one after another: all of one has completed before the next starts.
+//
+// train is periodic: some of what a step has begun is pending at its end and is done by the next program,
+// which is train, train_commit or drain. What is pending depends on UpdateTime. A program with nothing
+// pending (the first step, or the one after a drain) runs with its predicated operations left out, and so
+// does one after a dropped step. train_commit also commits the step before, once all of it is in the store.
+// drain does what is pending and nothing else; the programs below run only when nothing is pending.
+//
 // materialize: reads (or initialises) every chunk's state and makes the 16-bit parameters from it. commit:
-// writes the states that live in memory and commits, between two steps. visit: shows every chunk's state to a
-// visitor.
-enum class ProgramKind : std::uint8_t { train, train_commit, eval, materialize, commit, visit };
-inline constexpr int kProgramKinds = 6;
+// writes the states that live in memory and commits. visit: shows every chunk's state to a visitor.
+enum class ProgramKind : std::uint8_t { train, train_commit, drain, eval, materialize, commit, visit };
+inline constexpr int kProgramKinds = 7;
+
+// When a step's updates run.
+enum class UpdateTime : std::uint8_t {
+  // The verdict on the whole gradient stands before them (clipping, loss scale): in forward order inside the
+  // next program, each unit's forward after its own. Pending: sums (in their homes) and all of the update;
+  // carried: states of the first chunks, unchanged, fetched ahead during backward.
+  next_forward,
+  // No verdict is needed: after the chunk's last fold, in backward order. Pending: write_state of the last
+  // chunks updated; carried: their new states.
+  backward
+};
 
 struct StepProgram {
   ProgramKind kind = ProgramKind::train;
+  UpdateTime updates = UpdateTime::next_forward;
   std::uint32_t contributions = 1;  // C
   std::vector<Slot> slots;
   std::vector<Op> ops;

@@ -28,6 +28,8 @@ std::string_view name_of(Lane lane) {
       return "nvme";
     case Lane::optimizer:
       return "optimizer";
+    case Lane::commit:
+      return "commit";
   }
   return "unknown lane";
 }
@@ -114,6 +116,8 @@ std::string_view name_of(ProgramKind kind) {
       return "train";
     case ProgramKind::train_commit:
       return "train_commit";
+    case ProgramKind::drain:
+      return "drain";
     case ProgramKind::eval:
       return "eval";
     case ProgramKind::materialize:

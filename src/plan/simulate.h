@@ -22,7 +22,7 @@ struct MachineProfile {
   std::array<LaneProfile, kLanes> lanes{};
   // Lanes with the same number share one resource, which serves one operation at a time: the one that could
   // start first, at a tie the earlier in the list. By default each lane has its own.
-  std::array<std::uint8_t, kLanes> resource{0, 1, 2, 3, 4, 5};
+  std::array<std::uint8_t, kLanes> resource{0, 1, 2, 3, 4, 5, 6};
   // Checksums of what nvme moves, charged to the busy time of the optimizer lane's resource; 0 = none.
   double checksum_gbps = 0;
 
@@ -48,9 +48,10 @@ struct Timeline {
 
 // Runs the program as the runtime would: each lane starts its operations in list order, when what they wait
 // for has completed; all but nvme complete one before starting the next; nvme moves the bytes of one after
-// another and lets latencies overlap. The step is taken, not dropped. Every wait must name an earlier
+// another and lets latencies overlap. What is pending is
+// done, not left out. Every wait must name an earlier
 // operation (else internal). Throws invalid_argument for a profile with a negative number or a resource
-// number above 5. Cost: O(operations * lanes + waits).
+// number above 6. Cost: O(operations * lanes + waits).
 Timeline simulate(const StepProgram& program, const MachineProfile& machine);
 
 // How long the operation keeps its lane busy, in microseconds (of nvme: without the latency).

@@ -7,6 +7,10 @@
 
 namespace terrace {
 
+std::uint64_t SlotPool::slot_bytes(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(round_up(bytes, 4096), 4096);
+}
+
 SlotPool::SlotPool(std::uint64_t base, std::uint64_t bytes, bool rotate)
     : base_(base), bytes_(bytes), rotate_(rotate) {}
 
@@ -23,14 +27,26 @@ std::optional<std::uint64_t> SlotPool::find(std::uint64_t bytes, std::uint64_t f
 }
 
 std::optional<std::uint64_t> SlotPool::take(std::uint64_t bytes) {
-  bytes = std::max<std::uint64_t>(round_up(bytes, 4096), 4096);
+  bytes = slot_bytes(bytes);
   auto at = find(bytes, rotate_ ? cursor_ : 0);
   if (!at && rotate_) at = find(bytes, 0);
   if (!at) return std::nullopt;
-  taken_.emplace(*at, *at + bytes);
-  cursor_ = *at + bytes;
-  peak_ = std::max(peak_, *at + bytes);
+  take_found(*at, bytes);
   return base_ + *at;
+}
+
+bool SlotPool::take_at(std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t at = offset - base_;
+  bytes = slot_bytes(bytes);
+  if (find(bytes, at) != at) return false;
+  take_found(at, bytes);
+  return true;
+}
+
+void SlotPool::take_found(std::uint64_t at, std::uint64_t bytes) {
+  taken_.emplace(at, at + bytes);
+  cursor_ = at + bytes;
+  peak_ = std::max(peak_, at + bytes);
 }
 
 void SlotPool::give_back(std::uint64_t offset) {

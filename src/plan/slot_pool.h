@@ -19,11 +19,19 @@ class SlotPool {
 
   // The offset in the arena, or nothing when no gap is large enough.
   std::optional<std::uint64_t> take(std::uint64_t bytes);
+  // That very place in the arena, or false when some of it is taken.
+  bool take_at(std::uint64_t offset, std::uint64_t bytes);
   void give_back(std::uint64_t offset);
 
+  std::uint64_t base() const { return base_; }
+  std::uint64_t bytes() const { return bytes_; }
+
   std::uint64_t peak_bytes() const { return peak_; }
+  // What a slot takes of its pool.
+  static std::uint64_t slot_bytes(std::uint64_t bytes);
 
  private:
+  void take_found(std::uint64_t at, std::uint64_t bytes);
   std::optional<std::uint64_t> find(std::uint64_t bytes, std::uint64_t from) const;
 
   std::uint64_t base_ = 0;

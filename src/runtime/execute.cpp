@@ -45,6 +45,8 @@ void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
     case OpKind::cast_param:
     case OpKind::visit_state:
       return update(op, leases);
+    case OpKind::commit:
+      return commit();
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
       fail(ErrorCode::internal, "{} needs a communicator", name_of(op.kind));
@@ -96,7 +98,16 @@ void Runtime::decide() {
   ExactSum sum;  // a block that is not finite has an infinite sum
   for (const double block : block_sums_) sum.add(block);
   outcome_.verdict = make_verdict(sum, inputs_->clip_norm, inputs_->loss_scale);
-  dropped_ = !outcome_.verdict.finite;
+}
+
+void Runtime::commit() {
+  parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
+}
+
+// Of the step that an update or its write belongs to.
+const StepInputs& Runtime::inputs_of(const Op& op) const {
+  const bool own = current_->program.updates == UpdateTime::backward && !op.predicated;
+  return own || !pending_ ? *inputs_ : pending_->inputs;
 }
 
 // update, cast_param and visit_state: all see a chunk's streams.
@@ -126,7 +137,7 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   const DType sum_dtype = current_->program.contributions > 1 ? DType::f32 : parts_.model->grad_dtype;
   update_chunk({streams[0], streams[1], streams[2]}, {streams[0], streams[1], streams[2]},
                {leases[1].data(), sum_dtype}, {leases[2].data(), param_dtype}, chunk.numel, segments,
-               inputs_->groups, outcome_.verdict.grad_scale);
+               inputs_of(op).groups, op.predicated ? pending_->verdict.grad_scale : 1 / inputs_->loss_scale);
 }
 
 void Runtime::initialise_state(std::uint32_t chunk, std::byte* state) {
@@ -157,21 +168,22 @@ IoTicket Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
       segment_steps_[op.chunk] = parts_.store->version(op.chunk).segment_steps;
       return parts_.store->read(op.chunk, memory(target), IoPriority::prefetch, std::move(done));
     }
-    case OpKind::write_state:
-      return parts_.store->write(op.chunk, memory(0), {inputs_->step, segment_steps_[op.chunk]},
+    case OpKind::write_state: {
+      // What lives in memory is written for the commit that follows.
+      const bool resident = parts_.plan->placement.optimizer_state[op.chunk] != Tier::nvme;
+      const std::uint64_t step = resident ? inputs_->commit.step : inputs_of(op).step;
+      return parts_.store->write(op.chunk, memory(0), {step, segment_steps_[op.chunk]},
                                  IoPriority::write_back, std::move(done));
+    }
     case OpKind::read_param:
     case OpKind::read_gradient:
     case OpKind::read_activation:
       return parts_.scratch->read(extent(0), memory(1), IoPriority::prefetch, std::move(done));
-    case OpKind::write_param:
+    case OpKind::write_param:  // the next forward waits for it
+      return parts_.scratch->write(extent(1), memory(0), IoPriority::prefetch, std::move(done));
     case OpKind::write_gradient:
     case OpKind::write_activation:
       return parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
-    case OpKind::commit:
-      parts_.store->commit(inputs_->step, inputs_->run_state(outcome_.verdict));
-      done(nullptr);
-      return 0;
     default:
       fail(ErrorCode::internal, "{} is not an nvme operation", name_of(op.kind));
   }

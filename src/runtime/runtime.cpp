@@ -88,18 +88,22 @@ Runtime::Runtime(const RuntimeParts& parts, const RuntimeOptions& options)
 Runtime::~Runtime() = default;
 
 StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
+  const bool trains = kind == ProgramKind::train || kind == ProgramKind::train_commit;
+  check(trains || kind == ProgramKind::drain || !pending_, "a {} program while a step is pending",
+        name_of(kind));
   current_ = programs_[static_cast<std::size_t>(kind)].get();
   check(current_ != nullptr, "no {} program was compiled", name_of(kind));
   inputs_ = &inputs;
-  dropped_ = false;
   outcome_ = {};
+  outcome_.kind = kind;
+  outcome_.ops.resize(current_->program.ops.size());
   current_->slots.reset();
   {
     const std::lock_guard lock(mutex_);
     events_.assign(current_->program.ops.size(), nullptr);
   }
   const std::uint64_t nvme_busy_us = parts_.queue != nullptr ? parts_.queue->stats().busy_us : 0;
-  const auto start = Clock::now();
+  start_ = Clock::now();
   if (options_.adversarial) {
     run_adversarial();
   } else {
@@ -116,11 +120,35 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
     outcome_.lanes[static_cast<std::size_t>(Lane::nvme)].busy_us =
         static_cast<double>(parts_.queue->stats().busy_us - nvme_busy_us);
   }
-  outcome_.wall_us = us_since(start);
-  const std::lock_guard lock(mutex_);
-  events_.clear();
-  if (failure_) std::rethrow_exception(failure_);
-  return outcome_;
+  outcome_.wall_us = us_since(start_);
+  {
+    const std::lock_guard lock(mutex_);
+    events_.clear();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+  pending_.reset();
+  if (!trains) return std::move(outcome_);
+  const Verdict& verdict = outcome_.verdict;
+  if (verdict.finite) {
+    pending_ = Pending{inputs, verdict};
+  } else if (parts_.plan->updates == UpdateTime::backward) {
+    fail(
+        ErrorCode::invalid_argument,
+        "step {}: the gradient is not finite, and without clipping its updates did not wait for that; the "
+        "parameters in memory are spoilt, what was committed before is not. With optimizer.clip_norm above 0 "
+        "(1e30 never clips) such a step is skipped",
+        inputs.step);
+  }
+  return std::move(outcome_);
+}
+
+void Runtime::drain() {
+  if (!pending_) return;
+  if (parts_.plan->has(ProgramKind::drain)) {
+    run(ProgramKind::drain, {});
+  } else {
+    pending_.reset();
+  }
 }
 
 // The lane's thread: operations in list order, each after what it waits for.
@@ -146,7 +174,7 @@ void Runtime::issue(Lane lane) {
 
 void Runtime::issue_nvme(OpId id) {
   const Op& op = current_->program.ops[id];
-  if (op.predicated && dropped_) {
+  if (op.predicated && !pending_) {
     execute(id);
     auto done = std::make_shared<TransferEvent>();
     done->complete(nullptr);
@@ -159,9 +187,11 @@ void Runtime::issue_nvme(OpId id) {
   LaneStats& stats = outcome_.lanes[static_cast<std::size_t>(Lane::nvme)];
   ++stats.operations;
   stats.bytes += op.bytes;
+  outcome_.ops[id].start_us = us_since(start_);
   try {
-    const IoTicket ticket = start_nvme(op, *leases, [this, event, leases](std::exception_ptr error) {
+    const IoTicket ticket = start_nvme(op, *leases, [this, event, leases, id](std::exception_ptr error) {
       leases->clear();
+      outcome_.ops[id].end_us = us_since(start_);
       if (error) stop(error);
       event->complete(std::move(error));
     });
@@ -245,15 +275,17 @@ void Runtime::execute(OpId id) {
   if (failed_) throw Error(ErrorCode::cancelled, "stopped: another lane failed");
   const Op& op = current_->program.ops[id];
   std::vector<Lease> leases = lease_all(op);
-  if (op.predicated && dropped_) return;
-  const auto start = Clock::now();
+  if (op.predicated && !pending_) return;
+  OpTime& time = outcome_.ops[id];
+  time.start_us = us_since(start_);
   execute_now(op, leases);
+  time.end_us = us_since(start_);
   LaneStats& stats =
       outcome_.lanes[static_cast<std::size_t>(op.lane)];  // one thread at a time writes a lane's
   ++stats.operations;
   stats.bytes += op.bytes;
   stats.flops += op.flops;
-  stats.busy_us += us_since(start);
+  stats.busy_us += time.end_us - time.start_us;
 }
 
 }  // namespace terrace

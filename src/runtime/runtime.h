@@ -3,12 +3,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "src/memory/slot_table.h"
 #include "src/optimizer/verdict.h"
 #include "src/plan/plan.h"
+#include "src/plan/simulate.h"
 #include "src/runtime/executor.h"
 #include "src/runtime/lane_threads.h"
 #include "src/runtime/ready_program.h"
@@ -49,14 +52,19 @@ struct RuntimeOptions {
   OpId adversarial_first = kNone;
 };
 
+// What a commit keeps beside the chunks.
+struct CommitInputs {
+  std::uint64_t step = 0;  // iterations done: of train_commit those before the step that is run
+  std::string run_state;   // sampler, schedule, loss scale and counts as they were then
+};
+
 // What one step is run with.
 struct StepInputs {
   std::uint64_t step = 0;          // iterations done when it ends: 1 for the first
   std::vector<AdamWHyper> groups;  // by parameter group
   double clip_norm = 0;            // 0 = no clipping
   double loss_scale = 1;           // what the gradient is larger by
-  // What a commit keeps beside the chunks. Called on the nvme lane when verdict and losses are known.
-  std::function<std::string(const Verdict&)> run_state;
+  CommitInputs commit;             // of train_commit and commit
 };
 
 // A chunk's state as a visitor sees it: one pointer a stream, and Adam's step count of each segment.
@@ -74,11 +82,19 @@ struct LaneStats {
 };
 
 struct StepOutcome {
+  ProgramKind kind = ProgramKind::train;
   Verdict verdict;
   double wall_us = 0;
   std::array<LaneStats, kLanes> lanes{};
+  // By operation of the program, from its start; nvme: from the start of the transfer to its completion. Both
+  // 0 where the operation was left out.
+  std::vector<OpTime> ops;
 };
 
+// A train program leaves the end of its step pending (program.h); the next train, train_commit or drain does
+// it, with the step's own inputs and verdict, which the runtime keeps. The other programs want nothing
+// pending.
+//
 // Thread contract: run() and the accessors from one thread; run() blocks until the program has ended on every
 // lane. A failure on one lane stops the others; the first cause is rethrown once, when nothing is under way
 // any more. After a failure only the destructor may be called.
@@ -87,7 +103,12 @@ class Runtime {
   Runtime(const RuntimeParts& parts, const RuntimeOptions& options = {});
   ~Runtime();
 
+  // Throws invalid_argument when a gradient is not finite and the step's updates could not wait for that
+  // (UpdateTime::backward): the step is never committed.
   StepOutcome run(ProgramKind kind, const StepInputs& inputs);
+
+  // Does what is pending, so that homes and store hold the newest data.
+  void drain();
 
   // Called for every chunk by ProgramKind::visit, on the optimizer lane, in chunk order.
   std::function<void(const ChunkState&)> visitor;
@@ -104,6 +125,8 @@ class Runtime {
   void compute(const Op& op, const std::vector<Lease>& leases);
   void fold(const Op& op, const std::vector<Lease>& leases);
   void decide();
+  void commit();
+  const StepInputs& inputs_of(const Op& op) const;
   void update(const Op& op, const std::vector<Lease>& leases);
   // Starts a transfer; `done` is called once, possibly before this returns. Returns its ticket (0: nothing
   // under way).
@@ -119,11 +142,18 @@ class Runtime {
   std::vector<std::size_t> first_block_;                   // of each chunk in block_sums_
   std::vector<double> block_sums_;
 
+  // The step before, as far as a program has still to do its end. Constant while a program runs.
+  struct Pending {
+    StepInputs inputs;
+    Verdict verdict;
+  };
+  std::optional<Pending> pending_;
+
   // Of the run under way.
   ReadyProgram* current_ = nullptr;
   const StepInputs* inputs_ = nullptr;
-  std::atomic<bool> dropped_{false};
   StepOutcome outcome_;
+  std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
   std::condition_variable issued_;
   std::vector<EventPtr> events_;     // by operation; null until issued. Guarded by mutex_

@@ -16,7 +16,7 @@ class CommitPolicy {
   CommitPolicy(const Config& config, const Plan& plan);
 
   bool enabled() const { return enabled_; }
-  bool due(std::uint64_t step) const { return enabled_ && step % every_ == 0; }
+  bool due(std::uint64_t step) const { return enabled_ && step > 0 && step % every_ == 0; }
   // Wall time of a step that ran; the automatic interval follows the first three.
   void measure(double step_us);
 

@@ -16,6 +16,7 @@
 #include "src/runtime/runtime.h"
 #include "src/train/setup.h"
 #include "terrace/config.h"
+#include "terrace/train.h"
 
 namespace terrace {
 
@@ -62,5 +63,8 @@ class Session {
   std::vector<UnitTensors> tensors_;
   std::unique_ptr<Runtime> runtime_;  // last: stops before what it works with goes
 };
+
+// train() with a session's options, for tests.
+TrainResult train(const Config& config, const TrainOptions& options, const SessionOptions& session);
 
 }  // namespace terrace

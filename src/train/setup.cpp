@@ -53,6 +53,8 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   PlanRequest request;
   request.model = model;
   request.contributions = config.train.micro_batches;
+  // Clipping wants the norm of the whole gradient first.
+  request.updates = config.optimizer.clip_norm > 0 ? UpdateTime::next_forward : UpdateTime::backward;
   request.chunk_numel = chunk_numel;
   request.parameters = shares_of(config.placement.parameters);
   request.gradients = shares_of(config.placement.gradients);

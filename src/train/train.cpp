@@ -29,19 +29,21 @@ double seconds_since(Clock::time_point start) {
 // One run: what lives from the first step to the last.
 class Training {
  public:
-  Training(const Config& config, const TrainOptions& options)
+  Training(const Config& config, const TrainOptions& options, const SessionOptions& session)
       : config_(config),
         options_(options),
         tokens_(checked_tokens()),
         validation_(validation_tokens()),
         sampler_(tokens_, sampler_options()),
-        session_(config, {options.resume, 0}),
+        session_(config, session),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
+      last_line_ = session_.resumed()->step_line;
     }
+    save_run_state();
     if (!options.metrics_path.empty()) {
       metrics_ = std::make_unique<MetricsWriter>(
           options.metrics_path, options.resume ? std::optional<std::uint64_t>(step_) : std::nullopt,
@@ -68,7 +70,8 @@ class Training {
       }
       if (result.interrupted) break;
     }
-    commit_if_needed();
+    settle();
+    if (commits_.enabled()) commit();
     result.steps = step_;
     result.state_hash = session_.state_hash();
     result.report = totals_.text(session_.plan());
@@ -122,43 +125,38 @@ class Training {
            (config_.train.eval_every > 0 && step_ > 0 && step_ % config_.train.eval_every == 0);
   }
 
-  std::string run_state(const std::string& step_line) const {
-    return to_json({step_, step_line, sampler_.save_state()});
-  }
+  // What a commit of the last step would keep: sampler and metrics as they are now.
+  void save_run_state() { saved_ = {step_, to_json({step_, last_line_, sampler_.save_state()})}; }
 
+  // One step. Its updates, or their writes, are left pending and run inside the next; so does its commit.
   StepReport train_step() {
     const auto start = Clock::now();
     const std::uint64_t targets = load_step(sampler_, session_.executor());
     const double lr = schedule_.at(step_);
-    sampler_.advance();
-    ++step_;
+    const bool commit = commits_.due(step_) && committed_ != step_;
     StepInputs inputs;
-    inputs.step = step_;
+    inputs.step = step_ + 1;
     inputs.groups = groups_at(config_, lr);
     inputs.clip_norm = config_.optimizer.clip_norm;
-    const auto report_of = [&](const Verdict& verdict) {
-      StepReport report;
-      report.step = step_;
-      report.total_steps = config_.train.steps;
-      report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
-      report.grad_norm = verdict.norm;
-      report.lr = lr;
-      report.dropped = !verdict.finite;
-      report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
-      return report;
-    };
-    inputs.run_state = [&](const Verdict& verdict) {
-      return run_state(to_line(to_metrics(report_of(verdict))));
-    };
-    const bool commit = commits_.due(step_);
+    if (commit) inputs.commit = saved_;
     const StepOutcome outcome =
         session_.runtime().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
     if (commit) committed_ = step_;
+    sampler_.advance();
+    ++step_;
     commits_.measure(outcome.wall_us);
     totals_.add(outcome);
 
-    const StepReport report = report_of(outcome.verdict);
+    StepReport report;
+    report.step = step_;
+    report.total_steps = config_.train.steps;
+    report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
+    report.grad_norm = outcome.verdict.norm;
+    report.lr = lr;
+    report.dropped = !outcome.verdict.finite;
+    report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
     last_line_ = to_line(to_metrics(report, outcome));
+    save_run_state();
     if (report.dropped) {
       logger()->warn("step {}: the gradient is not finite (loss {}); nothing was updated", step_,
                      report.loss);
@@ -171,6 +169,7 @@ class Training {
   // wanted.
   double evaluate() {
     if (!validation_ || config_.train.eval_batches == 0) return std::numeric_limits<double>::quiet_NaN();
+    settle();
     DistributedSampler sampler(*validation_, validation_options());
     const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
@@ -188,11 +187,16 @@ class Training {
     return loss;
   }
 
-  void commit_if_needed() {
-    if (!commits_.enabled() || committed_ == step_) return;
+  // Does what is pending, and commits where that is due: the next step finds nothing to do for this one.
+  void settle() {
+    session_.runtime().drain();
+    if (commits_.due(step_)) commit();
+  }
+
+  void commit() {
+    if (committed_ == step_) return;
     StepInputs inputs;
-    inputs.step = step_;
-    inputs.run_state = [&](const Verdict&) { return run_state(last_line_); };
+    inputs.commit = saved_;
     session_.runtime().run(ProgramKind::commit, inputs);
     committed_ = step_;
   }
@@ -208,6 +212,7 @@ class Training {
   std::unique_ptr<MetricsWriter> metrics_;
   LaneTotals totals_;
   std::string last_line_;   // metrics of the last step
+  CommitInputs saved_;      // run state after it
   std::uint64_t step_ = 0;  // iterations done
   std::uint64_t committed_ = 0;
 };
@@ -215,7 +220,13 @@ class Training {
 }  // namespace
 
 TrainResult train(const Config& config, const TrainOptions& options) {
-  return Training(config, options).run();
+  SessionOptions session;
+  session.resume = options.resume;
+  return train(config, options, session);
+}
+
+TrainResult train(const Config& config, const TrainOptions& options, const SessionOptions& session) {
+  return Training(config, options, session).run();
 }
 
 }  // namespace terrace

@@ -11,8 +11,6 @@
 
 #include "io/extent_store.h"
 #include "io/io_probe.h"
-#include "src/train/batches.h"
-#include "src/train/commit_policy.h"
 #include "src/train/session.h"
 #include "terrace/error.h"
 #include "tests/e2e/tiny_run.h"
@@ -49,28 +47,11 @@ class Watchdog {
   std::thread thread_;
 };
 
-// The steps of `train`, on a queue with faults.
+// train() on a queue with faults.
 std::string train_with(const Config& config, const std::shared_ptr<IoHooks>& hooks) {
-  TokenFile tokens(config.data.path + "/" + kTrainTokensName);
-  SamplerOptions options;
-  options.context = config.model.context;
-  options.contributions = config.train.micro_batches;
-  options.samples_per_step = std::uint64_t{config.train.micro_batch} * config.train.micro_batches;
-  options.seed = config.train.seed;
-  DistributedSampler sampler(tokens, options);
-  Session session(config, {false, 0, hooks});
-  const CommitPolicy commits(config, session.plan());
-  for (std::uint64_t step = 1; step <= config.train.steps; ++step) {
-    load_step(sampler, session.executor());
-    sampler.advance();
-    StepInputs inputs;
-    inputs.step = step;
-    inputs.groups = groups_at(config, schedule_of(config).at(step - 1));
-    inputs.clip_norm = config.optimizer.clip_norm;
-    inputs.run_state = [&](const Verdict&) { return to_json({step, "", sampler.save_state()}); };
-    session.runtime().run(commits.due(step) ? ProgramKind::train_commit : ProgramKind::train, inputs);
-  }
-  return session.state_hash();
+  SessionOptions session;
+  session.io_hooks = hooks;
+  return train(config, {}, session).state_hash;
 }
 
 class IoFaultTest : public testing::TestWithParam<const char*> {

@@ -22,7 +22,7 @@ TEST(CheckProgram, AcceptsEveryTinyStep) {
   std::set<OpKind> kinds;
   for (const TinyOptions& options : all) {
     const TinyStep step = tiny_step(options);
-    EXPECT_EQ(texts(check_program(step.program, step.input)), "") << name_of(options.kind);
+    EXPECT_EQ(texts(check_program(step.program, step.input)), "") << words(options);
     for (const Op& op : step.program.ops) kinds.insert(op.kind);
   }
   EXPECT_EQ(kinds.size(),
@@ -67,7 +67,7 @@ TEST(CheckProgram, RefusesEveryMissingOperation) {
     const TinyStep step = tiny_step(options);
     for (OpId id = 0; id < step.program.ops.size(); ++id) {
       EXPECT_FALSE(check_program(without(step.program, id), step.input).empty())
-          << name_of(options.kind) << " without " << describe_op(step.program, id);
+          << words(options) << " without " << describe_op(step.program, id);
     }
   }
 }
@@ -89,7 +89,7 @@ TEST(CheckProgram, RefusesOperationsThatAreRepeated) {
       twice.program.ops.insert(twice.program.ops.begin() + id + 1, op);
       derive_waits(twice.program);
       EXPECT_FALSE(check_program(twice.program, twice.input).empty())
-          << name_of(options.kind) << ": twice " << describe_op(step.program, id);
+          << words(options) << ": twice " << describe_op(step.program, id);
     }
   }
 }
@@ -101,7 +101,7 @@ TEST(CheckProgram, RefusesEveryOperandOneByteShort) {
       for (Access& access : step.program.ops[id].accesses) {
         --access.bytes;
         EXPECT_FALSE(check_program(step.program, step.input).empty())
-            << name_of(options.kind) << ": " << describe_op(step.program, id) << " on "
+            << words(options) << ": " << describe_op(step.program, id) << " on "
             << describe_slot(step.program, access.slot);
         ++access.bytes;
       }
@@ -132,8 +132,8 @@ TEST(CheckProgram, RefusesEveryOperandOfAnotherSlotOfItsKind) {
           if (item == Item::piece && slot.unit == program.slots[right].unit) continue;
           program.ops[id].accesses[a].slot = other;
           EXPECT_FALSE(check_program(program, step.input).empty())
-              << name_of(options.kind) << ": " << describe_op(program, id) << " on "
-              << describe_slot(program, other) << " instead of " << describe_slot(program, right);
+              << words(options) << ": " << describe_op(program, id) << " on " << describe_slot(program, other)
+              << " instead of " << describe_slot(program, right);
           ++tried;
         }
         program.ops[id].accesses[a].slot = right;
@@ -177,18 +177,15 @@ TEST(CheckProgram, RefusesPredicatesTheWrongWayRound) {
   int predicated = 0;
   for (const TinyOptions& options : varied()) {
     TinyStep step = tiny_step(options);
-    const auto verdict = std::find_if(step.program.ops.begin(), step.program.ops.end(),
-                                      [](const Op& op) { return op.kind == OpKind::grad_stats; });
     for (auto op = step.program.ops.begin(); op != step.program.ops.end(); ++op) {
-      // What is read for the update alone may be left unread when there is none.
-      const bool fetch =
-          op > verdict && (op->kind == OpKind::read_state || op->kind == OpKind::read_gradient ||
-                           op->kind == OpKind::copy_to_host);
-      if (!op->predicated && fetch) continue;
+      // What is fetched for a pending update may be fetched when there is none.
+      const bool fetches = op->kind == OpKind::read_state || op->kind == OpKind::read_gradient ||
+                           op->kind == OpKind::copy_to_host;
+      if (op->predicated && fetches) continue;
       (op->predicated ? predicated : unpredicated) += 1;
       op->predicated = !op->predicated;
       EXPECT_FALSE(check_program(step.program, step.input).empty())
-          << name_of(options.kind) << ": "
+          << words(options) << ": "
           << describe_op(step.program, static_cast<OpId>(op - step.program.ops.begin()));
       op->predicated = !op->predicated;
     }

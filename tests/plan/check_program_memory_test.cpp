@@ -68,6 +68,85 @@ TEST(CheckOverlap, AResidentSlotThatIsNeverAccessedCountsAndAnotherDoesNot) {
   EXPECT_EQ(overlaps(program).size(), 1u);
 }
 
+// Three operations, each with a slot of its own; `carry` is that of the second.
+StepProgram carried_in_the_middle(Carry carry) {
+  ProgramBuilder builder;
+  for (const std::uint64_t offset : {100u, 200u, 300u}) {
+    builder.op(OpKind::update, Lane::optimizer, {}, {builder.write(builder.slot(Tier::host, offset, 50))});
+  }
+  builder.program.slots[1].carry = carry;
+  return builder.program;
+}
+
+TEST(CheckOverlap, NothingOverlapsACarriedSlotBeforeItsLastOrAfterItsFirstAccess) {
+  const auto shares = [](Carry carry, SlotId other) {
+    StepProgram program = carried_in_the_middle(carry);
+    program.slots[other].offset_bytes = 249;
+    return overlaps(program).size() == 1;
+  };
+  EXPECT_TRUE(shares(Carry::in, 0));
+  EXPECT_FALSE(shares(Carry::in, 2));
+  EXPECT_FALSE(shares(Carry::out, 0));
+  EXPECT_TRUE(shares(Carry::out, 2));
+  EXPECT_FALSE(shares(Carry::none, 0));
+  EXPECT_FALSE(shares(Carry::none, 2));
+}
+
+TEST(CheckOverlap, ACarriedSlotThatIsNeverAccessedLivesAtItsBorder) {
+  StepProgram program = carried_in_the_middle(Carry::in);
+  program.ops[1].accesses.clear();
+  program.slots[2].offset_bytes = 249;  // taken in, and in nobody's hands: all through the list
+  EXPECT_EQ(overlaps(program).size(), 1u);
+  program.slots[1].carry = Carry::out;
+  EXPECT_TRUE(overlaps(program).empty());
+  program.slots[2].resident = true;
+  EXPECT_EQ(overlaps(program).size(), 1u);
+  program.slots[2].resident = false;
+  program.slots[2].carry = Carry::out;
+  EXPECT_EQ(overlaps(program).size(), 1u);
+}
+
+TEST(CheckOverlap, ASlotCarriedOutMayTakeThePlaceOfTheOneCarriedIn) {
+  ProgramBuilder builder;
+  const SlotId in = builder.slot(Tier::host, 100, 50);
+  const SlotId out = builder.slot(Tier::host, 100, 50);
+  builder.program.slots[in].carry = Carry::in;
+  builder.program.slots[out].carry = Carry::out;
+  builder.op(OpKind::update, Lane::optimizer, {}, {builder.read(in)});
+  builder.op(OpKind::update, Lane::optimizer, {}, {builder.write(out)});
+  EXPECT_TRUE(overlaps(builder.program).empty());
+  std::swap(builder.program.ops[0], builder.program.ops[1]);
+  EXPECT_EQ(overlaps(builder.program).size(), 1u);
+}
+
+TEST(CheckDefined, WhatIsCarriedInIsThereAndWhatIsCarriedOutWasWritten) {
+  StepProgram program = carried_in_the_middle(Carry::in);
+  program.ops[1].accesses[0].mode = AccessMode::read;
+  EXPECT_TRUE(undefined(program).empty());
+  program.slots[1].carry = Carry::none;
+  EXPECT_EQ(undefined(program).size(), 1u);
+  program.slots[1].carry = Carry::in;
+  program.slots[0].offset_bytes = 240;  // it was there
+  EXPECT_EQ(undefined(program).size(), 1u);
+
+  program = carried_in_the_middle(Carry::out);
+  EXPECT_TRUE(undefined(program).empty());
+  --program.ops[1].accesses[0].bytes;
+  auto found = undefined(program);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].slot, 1u);
+  EXPECT_EQ(found[0].op, kNone);
+  EXPECT_THAT(found[0].text, testing::HasSubstr("bytes [49, 50) of slot 1"));
+  EXPECT_THAT(found[0].text, testing::HasSubstr("are carried out, which nothing has written"));
+  ++program.ops[1].accesses[0].bytes;
+  program.slots[2].offset_bytes = 249;
+  found = undefined(program);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].other, 2u);
+  program.ops.clear();
+  EXPECT_EQ(undefined(program).size(), 1u);
+}
+
 TEST(CheckDefined, WhatIsReadWasWrittenThroughTheSameSlot) {
   ProgramBuilder builder;
   const SlotId a = builder.slot(Tier::host, 0, 100);
@@ -119,6 +198,27 @@ TEST(PeakLiveBytes, CountsResidentsAndWhatIsBetweenFirstAndLastAccess) {
   builder.program.ops[2].accesses.push_back(builder.write(c));
   EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 1040u);
   EXPECT_EQ(peak_live_bytes(builder.program, Tier::device), 0u);
+}
+
+TEST(PeakLiveBytes, CountsCarriedSlotsToTheirBorder) {
+  ProgramBuilder builder;
+  const SlotId in = builder.slot(Tier::host, 0, 10);
+  const SlotId between = builder.slot(Tier::host, 100, 100);
+  const SlotId out = builder.slot(Tier::host, 0, 20);
+  builder.op(OpKind::update, Lane::optimizer, {}, {builder.write(between)});
+  builder.op(OpKind::update, Lane::optimizer, {}, {builder.read(in)});
+  builder.op(OpKind::update, Lane::optimizer, {}, {builder.write(out)});
+  builder.op(OpKind::update, Lane::optimizer, {}, {});
+  EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 100u);
+  builder.program.slots[in].carry = Carry::in;
+  EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 110u);
+  builder.program.ops[0].accesses.clear();
+  builder.program.ops[3].accesses = {builder.write(between)};
+  EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 100u);
+  builder.program.slots[out].carry = Carry::out;
+  EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 120u);
+  builder.program.ops.clear();
+  EXPECT_EQ(peak_live_bytes(builder.program, Tier::host), 30u);  // one list is both borders
 }
 
 TEST(CheckProgram, AnOperationMustNotTouchAByteTwiceUnlessItOnlyReads) {

@@ -1,6 +1,8 @@
 // Programs of the compiler through the checker, which shares no code with it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "src/base/fail.h"
 #include "src/plan/check_plan.h"
 #include "tests/plan/tiny_models.h"
@@ -10,7 +12,10 @@ namespace {
 
 using namespace testing_models;
 
+constexpr UpdateTime kUpdateTimes[] = {UpdateTime::next_forward, UpdateTime::backward};
+
 void expect_legal(const PlanRequest& request, const Plan& plan) {
+  EXPECT_NO_THROW(require_legal(request.model, plan, request.contributions));
   const CheckInput input = check_input(request.model, plan, request.contributions);
   for (const StepProgram& program : plan.programs) {
     if (program.ops.empty()) continue;
@@ -39,10 +44,14 @@ TEST(Compile, EveryPlacementIsLegalWithRoomAndWithTheLeast) {
           request.gradients = all[(mix + 1) % all.size()];
           request.activations = all[(mix + 2) % all.size()];
           request.recompute = mix % 2 == 0 ? Recompute::always : Recompute::never;
+          request.updates = kUpdateTimes[plans % 2];
           const Plan plan = make_plan(request);
           ASSERT_TRUE(plan.fits) << to_text(plan.ledger);
           expect_legal(request, plan);
-          if (mix % 4 != 0) continue;
+          ++plans;
+          if (HasFailure())
+            FAIL() << "tied " << tied << " C " << contributions << " chunk " << chunk_numel << " mix " << mix;
+          if (mix % 4 > 1) continue;
           request.budget_bytes = {1, 1, request.budget_bytes[2]};
           const Plan refused = make_plan(request);
           ASSERT_FALSE(refused.fits);
@@ -52,9 +61,6 @@ TEST(Compile, EveryPlacementIsLegalWithRoomAndWithTheLeast) {
           expect_legal(request, least);
           --request.budget_bytes[0];
           EXPECT_FALSE(make_plan(request).fits);
-          ++plans;
-          if (HasFailure())
-            FAIL() << "tied " << tied << " C " << contributions << " chunk " << chunk_numel << " mix " << mix;
         }
       }
     }
@@ -90,14 +96,43 @@ TEST(Compile, EverythingMovesToFasterTiersAsBudgetsGrow) {
   EXPECT_EQ(lane_bytes(plan.program(ProgramKind::train))[static_cast<std::size_t>(Lane::nvme)], 0u);
 }
 
+std::size_t carried(const StepProgram& program, Carry carry) {
+  return static_cast<std::size_t>(std::count_if(program.slots.begin(), program.slots.end(),
+                                                [&](const Slot& slot) { return slot.carry == carry; }));
+}
+
+// Slots of states take what the host leaves: each holds a state over the border of two steps.
+TEST(Compile, RoomCarriesStatesAcrossTheBorder) {
+  for (const UpdateTime updates : kUpdateTimes) {
+    PlanRequest request = roomy_request(tiny_model(6, false), 1, 8192);
+    request.optimizer_state = kAllNvme;
+    request.updates = updates;
+    const Plan roomy = make_plan(request);
+    const std::size_t chunks = roomy.chunks.size();
+    for (const ProgramKind kind : {ProgramKind::train, ProgramKind::train_commit}) {
+      EXPECT_EQ(carried(roomy.program(kind), Carry::in), chunks);
+      EXPECT_EQ(carried(roomy.program(kind), Carry::out), chunks);
+    }
+    EXPECT_EQ(carried(roomy.program(ProgramKind::drain), Carry::in), chunks);
+    request.budget_bytes[1] -= roomy.ledger.total(Tier::host) < request.budget_bytes[1]
+                                   ? request.budget_bytes[1] - roomy.ledger.total(Tier::host) + 300 * kKiB
+                                   : 300 * kKiB;
+    const Plan fewer = make_plan(request);
+    EXPECT_LT(carried(fewer.program(ProgramKind::train), Carry::in), chunks);
+    EXPECT_GT(carried(fewer.program(ProgramKind::train), Carry::in), 1u);
+    expect_legal(request, fewer);
+  }
+}
+
 TEST(Compile, DroppedWaitsAreAllRefused) {
-  for (const std::uint32_t contributions : {1u, 2u}) {
-    PlanRequest request = roomy_request(tiny_model(2, true), contributions, 8192);
+  for (const std::uint32_t contributions : {1u, 2u, 3u, 4u}) {
+    PlanRequest request = roomy_request(tiny_model(2, true), (contributions + 1) / 2, 8192);
+    request.updates = kUpdateTimes[contributions % 2];
     request.parameters = request.optimizer_state = request.gradients = request.activations = kHalves;
     request.recompute = Recompute::always;
     request.slack = 0;
     const Plan plan = make_plan(request);
-    const CheckInput input = check_input(request.model, plan, contributions);
+    const CheckInput input = check_input(request.model, plan, request.contributions);
     std::size_t dropped = 0, refused = 0;
     for (const StepProgram& program : plan.programs) {
       if (program.ops.empty()) continue;

@@ -164,7 +164,7 @@ TEST(Simulate, RefusesBadProfilesAndPrograms) {
   profile.at(Lane::h2d).gbps = -1;
   EXPECT_THROW(simulate(StepProgram{}, profile), Error);
   profile = machine();
-  profile.resource[2] = 6;
+  profile.resource[2] = kLanes;
   EXPECT_THROW(simulate(StepProgram{}, profile), Error);
   Steps steps;
   steps.op(OpKind::forward, Lane::compute, 1, {0});

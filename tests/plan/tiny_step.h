@@ -1,16 +1,21 @@
-// Step programs of a tiny model, written the obvious way: nothing fetched ahead, waits from comparing every
-// pair of operations. Shares no code with the compiler or the checker.
+// Step programs of a tiny model, written the obvious way: nothing fetched ahead but what is carried, waits
+// from comparing every pair of operations. Shares no code with the compiler or the checker.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "src/plan/check_program.h"
+#include "tests/plan/tiny_layout.h"
 
 namespace terrace {
 
 struct TinyOptions {
   ProgramKind kind = ProgramKind::train;
+  UpdateTime updates = UpdateTime::next_forward;
+  // How many chunks' states are carried: the first ones that do not live on host (backward: that live on
+  // nvme).
+  std::uint32_t carried = 1;
   std::uint32_t units = 3;
   std::uint32_t contributions = 2;
   std::uint32_t tied = 0;                                 // how many of the last units share unit 0
@@ -29,12 +34,5 @@ struct TinyStep {
 };
 
 TinyStep tiny_step(const TinyOptions& options);
-
-// The two operations touch a byte in common and at least one writes it.
-bool conflict(const StepProgram& program, OpId a, OpId b);
-
-// Replaces all waits: of every pair that conflicts, and of what must wait for the verdict or precede a
-// commit, the later waits for the earlier; then what is implied is removed.
-void derive_waits(StepProgram& program);
 
 }  // namespace terrace

@@ -24,12 +24,19 @@ std::string memory_folder() {
   return std::filesystem::exists("/dev/shm") ? "/dev/shm" : testing::TempDir();
 }
 
+constexpr std::pair<std::uint32_t, UpdateTime> kModes[] = {{1, UpdateTime::next_forward},
+                                                           {3, UpdateTime::next_forward},
+                                                           {1, UpdateTime::backward},
+                                                           {3, UpdateTime::backward}};
+
 TEST(Runtime, GivesTheSameBitsWithAnyPlacementAndMode) {
   const TempDir folder(memory_folder());
-  for (const std::uint32_t contributions : {1u, 3u}) {
-    PlanRequest request = tight_request(contributions);
+  for (const auto& [contributions, updates] : kModes) {
+    PlanRequest request = tight_request(contributions, updates);
     const ToyResult first = run_toy(request.model, make_plan(request), folder.file("a"));
-    ASSERT_EQ(first.losses.size(), 2 * contributions + 1);
+    ASSERT_EQ(first.losses.size(), 3 * contributions + 1);
+    EXPECT_EQ(first.committed, 2u);
+    EXPECT_EQ(first.committed_at_end, 3u);
     for (const int slack : {0, 1, 2}) {
       for (const TierShares& where : {kAllDevice, kAllHost, kAllNvme, kHalves, kThirds}) {
         request.slack = slack;
@@ -55,12 +62,11 @@ TEST(Runtime, MostDroppedWaitsChangeAResultInAdversarialMode) {
   const TempDir folder(memory_folder());
   int dropped = 0, changed = 0;
   std::string unseen;
-  for (const std::uint32_t contributions : {1u, 2u}) {
-    const PlanRequest request = tight_request(contributions);
+  for (const auto& [contributions, updates] : kModes) {
+    const PlanRequest request = tight_request(contributions == 1 ? 1 : 2, updates);
     const Plan plan = make_plan(request);
     const ToyResult right = run_toy(request.model, plan, folder.file("b"));
     for (int kind = 0; kind < kProgramKinds; ++kind) {
-      if (static_cast<ProgramKind>(kind) == ProgramKind::commit) continue;  // run_toy commits inside a step
       for_each_dropped_wait(plan.programs[kind], [&](const StepProgram& broken, WaitOf wait) {
         Plan wrong = plan;
         wrong.programs[kind] = broken;
@@ -91,7 +97,7 @@ TEST(Runtime, MostDroppedWaitsChangeAResultInAdversarialMode) {
 
 TEST(Runtime, AFailureOnOneLaneStopsTheOthersAndSurfacesOnce) {
   const TempDir folder(memory_folder());
-  const PlanRequest request = tight_request(1);
+  const PlanRequest request = tight_request(1, UpdateTime::next_forward);
   const Plan plan = make_plan(request);
   for (const bool adversarial : {false, true}) {
     try {
@@ -108,7 +114,7 @@ TEST(Runtime, AFailureOnOneLaneStopsTheOthersAndSurfacesOnce) {
 // never in a wait for something that will not come.
 TEST(Runtime, AnyFailingTransferEndsTheRunInItsOwnWords) {
   const TempDir folder(memory_folder());
-  const PlanRequest request = tight_request(2);
+  const PlanRequest request = tight_request(2, UpdateTime::backward);
   const Plan plan = make_plan(request);
   class FailAt : public IoHooks {
    public:

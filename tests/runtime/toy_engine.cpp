@@ -97,15 +97,25 @@ ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& 
   Runtime runtime(parts, options.runtime);
   runtime.run(ProgramKind::materialize, {});
   ToyResult result;
-  for (std::uint64_t step = 1; step <= 2; ++step) {
+  CommitInputs last;
+  for (std::uint64_t step = 1; step <= 3; ++step) {
     StepInputs inputs;
     inputs.step = step;
-    inputs.groups = {{0.01, 0.9, 0.99, 1e-8, 0.1}, {0.01, 0.9, 0.99, 1e-8, 0.0}};
-    inputs.clip_norm = 1;
-    inputs.run_state = [](const Verdict&) { return std::string("{}"); };
-    const auto kind = step == 2 ? ProgramKind::train_commit : ProgramKind::train;
+    // Other values each step: an update with another step's would show.
+    inputs.groups = {{0.01 / static_cast<double>(step), 0.9, 0.99, 1e-8, 0.1},
+                     {0.01 * static_cast<double>(step), 0.9, 0.99, 1e-8, 0.0}};
+    inputs.clip_norm = plan.updates == UpdateTime::backward ? 0 : 1;
+    inputs.commit = last;
+    const auto kind = step == 3 ? ProgramKind::train_commit : ProgramKind::train;
     result.norms.push_back(runtime.run(kind, inputs).verdict.norm);
+    last = {step, "{}"};
+    if (step == 3) result.committed = store->committed_step().value_or(0);
   }
+  runtime.drain();
+  StepInputs inputs;
+  inputs.commit = last;
+  runtime.run(ProgramKind::commit, inputs);
+  result.committed_at_end = store->committed_step().value_or(0);
   runtime.run(ProgramKind::eval, {});
   result.losses = executor.losses;
   StateHash hash(model, plan.chunks);
@@ -115,12 +125,13 @@ ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& 
   return result;
 }
 
-PlanRequest tight_request(std::uint32_t contributions) {
+PlanRequest tight_request(std::uint32_t contributions, UpdateTime updates) {
   PlanRequest request =
       testing_models::roomy_request(testing_models::tiny_model(2, true, DType::f32), contributions, 8192);
   request.parameters = request.optimizer_state = request.gradients = request.activations =
       testing_models::kHalves;
   request.recompute = Recompute::always;
+  request.updates = updates;
   request.slack = 0;
   return request;
 }

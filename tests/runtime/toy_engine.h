@@ -27,6 +27,8 @@ struct ToyResult {
   std::vector<double> losses;
   std::vector<double> norms;
   std::string hash;
+  std::uint64_t committed = 0;         // after the last step
+  std::uint64_t committed_at_end = 0;  // after a drain and a commit
   friend bool operator==(const ToyResult&, const ToyResult&) = default;
 };
 
@@ -36,11 +38,12 @@ struct ToyOptions {
   std::shared_ptr<IoHooks> hooks = nullptr;
 };
 
-// Two steps of `plan`, the second with a commit, in a new store under `folder`; then a visit of all states.
+// Three steps of `plan`, the last with the commit of the second, in a new store under `folder`; then a drain,
+// a commit, an evaluation and a visit of all states.
 ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
                   const ToyOptions& options = {});
 
 // Half of every class on disk, the least pools: most operations and the tightest reuse.
-PlanRequest tight_request(std::uint32_t contributions);
+PlanRequest tight_request(std::uint32_t contributions, UpdateTime updates);
 
 }  // namespace terrace

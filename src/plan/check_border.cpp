@@ -1,0 +1,126 @@
+// What homes and carried slots hold before the first operation, at a commit and after the last operation.
+#include <spdlog/fmt/fmt.h>
+
+#include "src/plan/check_data.h"
+
+namespace terrace::check_rules {
+
+// Where parameters are made, all that is known at first is what the store holds.
+Content DataFlow::initial(const Slot& slot) const {
+  if (slot.carry == Carry::in && pending_) return {{ValueKind::state, slot.chunk, kBefore}, 0};
+  if (!slot.resident) return {};
+  const bool making = program_.kind == ProgramKind::materialize;
+  switch (slot.item) {
+    case Item::param_chunk: {
+      const CheckChunk& chunk = input_.chunks[slot.chunk];
+      return {{ValueKind::params, chunk.unit, making ? kStale : kBefore}, chunk.first_numel * param_bytes_};
+    }
+    case Item::piece:
+      return {{ValueKind::params, slot.unit, making ? kStale : kBefore}, 0};
+    case Item::state_chunk: {
+      const bool home = input_.chunks[slot.chunk].state_home == slot.tier;
+      // The newest state is in the carried slot, and its write to the store is pending.
+      const bool ahead = updates_backward(program_) && pending_ && carried_in_[slot.chunk] != kNone;
+      const bool known = making ? slot.tier == Tier::nvme : home && !ahead;
+      return {{ValueKind::state, slot.chunk, known ? kBefore : kStale}, 0};
+    }
+    case Item::grad_sum:
+      if (updates_forward(program_) && pending_) return {{ValueKind::pending_sum, slot.chunk}, 0};
+      return {};
+    default:
+      return {};
+  }
+}
+
+void DataFlow::commit() {
+  std::vector<bool> found(input_.chunks.size(), false);
+  for (SlotId id = 0; id < program_.slots.size(); ++id) {
+    const Slot& slot = program_.slots[id];
+    if (slot.item != Item::state_chunk || slot.tier != Tier::nvme || !slot.resident) continue;
+    found[slot.chunk] = true;
+    check_home(Rule::commit, id, {ValueKind::state, slot.chunk, step_}, 0,
+               input_.chunks[slot.chunk].state_bytes);
+  }
+  for (std::size_t chunk = 0; chunk < found.size(); ++chunk) {
+    if (found[chunk]) continue;
+    report(Rule::commit, kNone,
+           fmt::format("the store has no extent (a resident state_chunk slot on nvme) of chunk {}", chunk));
+  }
+}
+
+void DataFlow::check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from,
+                          std::uint64_t bytes) {
+  Value found;
+  if (program_.slots[slot].bytes < bytes) {
+    report(rule, slot, fmt::format("{} is too small: wanted {} bytes", describe_slot(program_, slot), bytes));
+  } else if (!holds(slot, 0, bytes, wanted, from, &found)) {
+    report(rule, slot,
+           fmt::format("at the {}, {} holds {}{}; wanted {}", rule == Rule::commit ? "commit" : "end",
+                       describe_slot(program_, slot), found == wanted ? "other bytes of " : "",
+                       describe(found), describe(wanted)));
+  }
+}
+
+void DataFlow::check_state(SlotId id) {
+  const Slot& slot = program_.slots[id];
+  const CheckChunk& chunk = input_.chunks[slot.chunk];
+  if (slot.resident && chunk.state_home != slot.tier) return;
+  if (slot.resident) state_found_[slot.chunk] = true;
+  // Its write is left to the next program.
+  const bool ahead = updates_backward(program_) && carried_out_[slot.chunk] != kNone;
+  if (slot.resident && ahead) return;
+  check_home(Rule::home, id, {ValueKind::state, slot.chunk, newest_}, 0, chunk.state_bytes);
+}
+
+void DataFlow::check_params(SlotId id) {
+  const Slot& slot = program_.slots[id];
+  if (slot.item == Item::param_chunk) {
+    const CheckChunk& chunk = input_.chunks[slot.chunk];
+    if (chunk.param_home == slot.tier) param_found_[slot.chunk] = true;
+    check_home(Rule::home, id, {ValueKind::params, chunk.unit, newest_}, chunk.first_numel * param_bytes_,
+               chunk.numel * param_bytes_);
+  } else {
+    for (std::size_t c = 0; c < input_.chunks.size(); ++c) {
+      if (input_.chunks[c].unit == slot.unit && input_.chunks[c].param_home == slot.tier)
+        param_found_[c] = true;
+    }
+    check_home(Rule::home, id, {ValueKind::params, slot.unit, newest_}, 0,
+               input_.model.units[slot.unit].padded_numel() * param_bytes_);
+  }
+  if (written_bytes_[id] > slot.bytes) {
+    report(Rule::home, id,
+           fmt::format("{} bytes are written to {}: more than once", written_bytes_[id],
+                       describe_slot(program_, id)));
+  }
+}
+
+void DataFlow::check_sum(SlotId id) {
+  const std::uint32_t chunk = program_.slots[id].chunk;
+  sum_found_[chunk] = true;
+  if (holds_only_contribution(id, 0, chunk)) return;
+  check_home(Rule::home, id, {ValueKind::sum, chunk, input_.contributions}, 0,
+             input_.chunks[chunk].numel * sum_bytes());
+}
+
+void DataFlow::check_homes() {
+  const bool leaves_sums = updates_forward(program_) && trains(program_);
+  for (SlotId id = 0; id < program_.slots.size(); ++id) {
+    const Slot& slot = program_.slots[id];
+    if (slot.item == Item::state_chunk && (slot.resident || slot.carry == Carry::out)) check_state(id);
+    if (!slot.resident) continue;
+    if (slot.item == Item::param_chunk || slot.item == Item::piece) check_params(id);
+    if (slot.item == Item::grad_sum && leaves_sums) check_sum(id);
+  }
+  const bool wants_state = program_.kind != ProgramKind::eval;
+  for (std::size_t chunk = 0; chunk < input_.chunks.size(); ++chunk) {
+    const auto missing = [&](std::string_view what) {
+      report(Rule::home, kNone,
+             fmt::format("no resident slot on its home tier holds the {} of chunk {}", what, chunk));
+    };
+    if (!param_found_[chunk]) missing("parameters");
+    if (wants_state && !state_found_[chunk]) missing("state");
+    if (leaves_sums && !sum_found_[chunk]) missing("summed gradient");
+  }
+}
+
+}  // namespace terrace::check_rules

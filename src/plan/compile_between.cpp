@@ -1,0 +1,57 @@
+// Programs that run between steps.
+#include "src/plan/compiler.h"
+
+namespace terrace {
+
+// What the step before left pending.
+void Compiler::drain() {
+  take_carried();
+  if (in_backward()) return write_pending();
+  list_sums(0);
+  update_units(static_cast<std::uint32_t>(model_.units.size()));
+  release_retired();
+}
+
+void Compiler::materialize() {
+  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
+    fetch_states(c + 1);
+    Op op;
+    op.kind = OpKind::cast_param;
+    op.lane = Lane::optimizer;
+    op.unit = chunks_[c].unit;
+    op.chunk = c;
+    op.bytes = chunks_[c].numel * (4 + dtype_bytes(model_.param_dtype));
+    op.accesses = {whole(states_[c], AccessMode::read)};
+    parameters_out(c, std::move(op), false);
+    age_retired();
+    if (placement_.optimizer_state[c] == Tier::device) {
+      transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
+               whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c);
+    }
+    if (placement_.optimizer_state[c] != Tier::host) release_state(c);
+  }
+}
+
+// What lives on disk has been written by its updates; the rest is written here.
+void Compiler::commit_resident() {
+  write_resident();
+  commit_step();
+}
+
+void Compiler::visit_states() {
+  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
+    fetch_states(c + 1);
+    Op op;
+    op.kind = OpKind::visit_state;
+    op.lane = Lane::optimizer;
+    op.unit = chunks_[c].unit;
+    op.chunk = c;
+    op.bytes = chunks_[c].numel * 12;
+    op.accesses = {whole(states_[c], AccessMode::read)};
+    emitter_.emit(std::move(op));
+    age_retired();
+    if (placement_.optimizer_state[c] != Tier::host) release_state(c);
+  }
+}
+
+}  // namespace terrace
