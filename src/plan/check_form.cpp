@@ -19,6 +19,7 @@ bool lane_is_right(const StepProgram& program, const Op& op) {
   switch (op.kind) {
     case OpKind::read_state:
     case OpKind::write_state:
+      return op.lane == Lane::store;
     case OpKind::read_param:
     case OpKind::write_param:
     case OpKind::read_gradient:

@@ -88,11 +88,11 @@ bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
   if (kind_ == ProgramKind::materialize || tier == Tier::nvme) {
     const SlotId extent = residents_.store_extent[c];
     if (extent != kNone) {
-      transfer(OpKind::read_state, Lane::nvme, whole(extent, AccessMode::read), target, unit, c, predicated);
+      transfer(OpKind::read_state, Lane::store, whole(extent, AccessMode::read), target, unit, c, predicated);
     } else {
       Op op;
       op.kind = OpKind::read_state;
-      op.lane = Lane::nvme;
+      op.lane = Lane::store;
       op.unit = unit;
       op.chunk = c;
       op.accesses = {target};
@@ -238,7 +238,7 @@ void Compiler::update_chunk(std::uint32_t c, SlotId sum) {
 }
 
 void Compiler::write_state(std::uint32_t c, bool predicated) {
-  written_.push_back(transfer(OpKind::write_state, Lane::nvme, whole(states_[c], AccessMode::update),
+  written_.push_back(transfer(OpKind::write_state, Lane::store, whole(states_[c], AccessMode::update),
                               whole(residents_.store_extent[c], AccessMode::write), chunks_[c].unit, c,
                               predicated));
 }

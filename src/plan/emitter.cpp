@@ -9,19 +9,19 @@
 
 namespace terrace {
 
-bool Emitter::Before::has_nvme(std::uint32_t position) const {
-  return position / 64 < nvme.size() && ((nvme[position / 64] >> (position % 64)) & 1) != 0;
+bool Emitter::Before::has_unordered(std::uint32_t position) const {
+  return position / 64 < unordered.size() && ((unordered[position / 64] >> (position % 64)) & 1) != 0;
 }
 
-void Emitter::Before::add_nvme(std::uint32_t position) {
-  if (nvme.size() <= position / 64) nvme.resize(position / 64 + 1);
-  nvme[position / 64] |= std::uint64_t{1} << (position % 64);
+void Emitter::Before::add_unordered(std::uint32_t position) {
+  if (unordered.size() <= position / 64) unordered.resize(position / 64 + 1);
+  unordered[position / 64] |= std::uint64_t{1} << (position % 64);
 }
 
 void Emitter::Before::merge(const Before& other) {
   for (int lane = 0; lane < kLanes; ++lane) prefix[lane] = std::max(prefix[lane], other.prefix[lane]);
-  if (nvme.size() < other.nvme.size()) nvme.resize(other.nvme.size());
-  for (std::size_t i = 0; i < other.nvme.size(); ++i) nvme[i] |= other.nvme[i];
+  if (unordered.size() < other.unordered.size()) unordered.resize(other.unordered.size());
+  for (std::size_t i = 0; i < other.unordered.size(); ++i) unordered[i] |= other.unordered[i];
 }
 
 Emitter::Emitter(const std::vector<Slot>& residents, bool derive_waits) : derive_waits_(derive_waits) {
@@ -84,7 +84,7 @@ void Emitter::touch(const Access& access, OpId op, std::vector<OpId>& hazards) {
 bool Emitter::known_complete(const Before& before, OpId op) const {
   const Lane lane = program_.ops[op].lane;
   if (completes_in_order(lane)) return position_[op] < before.prefix[static_cast<std::size_t>(lane)];
-  return before.has_nvme(position_[op]);
+  return before.has_unordered(position_[op]);
 }
 
 OpId Emitter::emit(Op op) {
@@ -113,10 +113,10 @@ OpId Emitter::emit(Op op) {
     if (completes_in_order(program_.ops[hazard].lane)) {
       before.prefix[hazard_lane] = std::max(before.prefix[hazard_lane], position_[hazard] + 1);
     } else {
-      before.add_nvme(position_[hazard]);
+      before.add_unordered(position_[hazard]);
     }
   }
-  position_.push_back(lane_length_[lane]++);
+  position_.push_back(completes_in_order(op.lane) ? lane_length_[lane]++ : unordered_++);
   lane_last_[lane] = id;
   before_.push_back(std::move(before));
   program_.ops.push_back(std::move(op));

@@ -28,12 +28,12 @@ class Emitter {
 
  private:
   // What is known to have completed when an operation starts: a prefix of each lane that completes in order,
-  // and single operations of the nvme lane.
+  // and single operations of the others.
   struct Before {
     std::array<std::uint32_t, kLanes> prefix{};
-    std::vector<std::uint64_t> nvme;
-    bool has_nvme(std::uint32_t position) const;
-    void add_nvme(std::uint32_t position);
+    std::vector<std::uint64_t> unordered;
+    bool has_unordered(std::uint32_t position) const;
+    void add_unordered(std::uint32_t position);
     void merge(const Before& other);
   };
   struct Range {
@@ -51,7 +51,8 @@ class Emitter {
   bool derive_waits_;
   std::array<RangeMap, kTiers> ranges_;
   std::vector<Before> before_;
-  std::vector<std::uint32_t> position_;  // of each operation in its lane
+  std::vector<std::uint32_t> position_;  // of each operation in its lane, or among all of the unordered lanes
+  std::uint32_t unordered_ = 0;
   std::array<std::uint32_t, kLanes> lane_length_{};
   std::array<OpId, kLanes> lane_last_{};
 };

@@ -11,15 +11,16 @@ namespace terrace {
 enum class Tier : std::uint8_t { device, host, nvme };
 inline constexpr int kTiers = 3;
 
-// A resource that runs operations in list order. All lanes but nvme also complete in list order; nvme issues
-// in order and completes out of order, so two nvme operations are ordered only by their waits. A commit has a
-// lane of its own: while it flushes, transfers go on.
-enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer, commit };
-inline constexpr int kLanes = 7;
+// A resource that runs operations in list order. All lanes but nvme and store also complete in list order;
+// these two issue in order and complete out of order, so two of their operations are ordered only by waits.
+// Both use the disks: nvme moves scratch (what compute waits for), store the states, so that neither queues
+// behind what the other has to wait for. While a commit flushes, transfers go on.
+enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer, store, commit };
+inline constexpr int kLanes = 8;
 
 enum class OpKind : std::uint8_t {
   read_state,
-  write_state,  // nvme: the store's extent of a chunk
+  write_state,  // store: the store's extent of a chunk
   read_param,
   write_param,  // nvme: scratch
   read_gradient,
@@ -165,7 +166,7 @@ std::string_view name_of(Item item);
 std::string_view name_of(ProgramKind kind);
 
 constexpr bool completes_in_order(Lane lane) {
-  return lane != Lane::nvme;
+  return lane != Lane::nvme && lane != Lane::store;
 }
 
 }  // namespace terrace

@@ -28,6 +28,8 @@ std::string_view name_of(Lane lane) {
       return "nvme";
     case Lane::optimizer:
       return "optimizer";
+    case Lane::store:
+      return "store";
     case Lane::commit:
       return "commit";
   }

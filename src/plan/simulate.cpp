@@ -41,7 +41,7 @@ double op_busy_us(const Op& op, const MachineProfile& machine) {
   const double gbps = writes_nvme(op.kind) ? lane.write_gbps : lane.gbps;
   const double flops_us = lane.gflops > 0 ? op.flops / (lane.gflops * 1e3) : 0;
   const double work_us = std::max(bytes_us(static_cast<double>(op.bytes), gbps), flops_us);
-  return op.lane == Lane::nvme ? work_us : lane.latency_us + work_us;
+  return !completes_in_order(op.lane) ? work_us : lane.latency_us + work_us;
 }
 
 Timeline simulate(const StepProgram& program, const MachineProfile& machine) {
@@ -64,7 +64,7 @@ Timeline simulate(const StepProgram& program, const MachineProfile& machine) {
     double best_start = kNever;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (next[lane] == queue[lane].size()) continue;
-      double start = free_at[machine.resource[lane]];
+      double start = free_at[machine.resource_of(static_cast<Lane>(lane))];
       for (const OpId wait : program.ops[queue[lane][next[lane]]].waits) {
         start = std::max(start, timeline.ops[wait].end_us);  // kNever: it has not run
       }
@@ -78,15 +78,16 @@ Timeline simulate(const StepProgram& program, const MachineProfile& machine) {
     const OpId id = queue[best][next[best]++];
     const Op& op = program.ops[id];
     const double busy = op_busy_us(op, machine);
-    double& free = free_at[machine.resource[best]];
+    const std::uint8_t resource = machine.resource_of(op.lane);
+    double& free = free_at[resource];
     free = best_start + busy;
-    const double latency = op.lane == Lane::nvme ? machine.at(Lane::nvme).latency_us : 0;
+    const double latency = !completes_in_order(op.lane) ? machine.at(Lane::nvme).latency_us : 0;
     timeline.ops[id] = {best_start, free + latency};
     timeline.step_us = std::max(timeline.step_us, timeline.ops[id].end_us);
     timeline.lane_busy_us[best] += busy;
-    timeline.resource_busy_us[machine.resource[best]] += busy;
-    if (op.lane == Lane::nvme) {
-      timeline.resource_busy_us[machine.resource[static_cast<std::size_t>(Lane::optimizer)]] +=
+    timeline.resource_busy_us[resource] += busy;
+    if (!completes_in_order(op.lane)) {
+      timeline.resource_busy_us[machine.resource_of(Lane::optimizer)] +=
           bytes_us(static_cast<double>(op.bytes), machine.checksum_gbps);
     }
   }

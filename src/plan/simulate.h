@@ -12,7 +12,7 @@ namespace terrace {
 
 // An operation takes latency_us + the longer of bytes / gbps and flops / gflops. A rate of 0 costs no time.
 struct LaneProfile {
-  double gbps = 0;        // 1e9 bytes a second; of nvme: reading
+  double gbps = 0;        // 1e9 bytes a second; of nvme (both disk lanes): reading
   double write_gbps = 0;  // nvme only: writing
   double gflops = 0;
   double latency_us = 0;  // of nvme: overlaps with the transfers behind it
@@ -22,12 +22,16 @@ struct MachineProfile {
   std::array<LaneProfile, kLanes> lanes{};
   // Lanes with the same number share one resource, which serves one operation at a time: the one that could
   // start first, at a tie the earlier in the list. By default each lane has its own.
-  std::array<std::uint8_t, kLanes> resource{0, 1, 2, 3, 4, 5, 6};
+  std::array<std::uint8_t, kLanes> resource{0, 1, 2, 3, 4, 5, 4, 6};
   // Checksums of what nvme moves, charged to the busy time of the optimizer lane's resource; 0 = none.
   double checksum_gbps = 0;
 
-  LaneProfile& at(Lane lane) { return lanes[static_cast<std::size_t>(lane)]; }
-  const LaneProfile& at(Lane lane) const { return lanes[static_cast<std::size_t>(lane)]; }
+  // The store lane has the rates and the resource of nvme.
+  static constexpr Lane profile_of(Lane lane) { return lane == Lane::store ? Lane::nvme : lane; }
+
+  LaneProfile& at(Lane lane) { return lanes[static_cast<std::size_t>(profile_of(lane))]; }
+  std::uint8_t resource_of(Lane lane) const { return resource[static_cast<std::size_t>(profile_of(lane))]; }
+  const LaneProfile& at(Lane lane) const { return lanes[static_cast<std::size_t>(profile_of(lane))]; }
   // Puts these lanes on one resource.
   void share(const std::vector<Lane>& together);
 };

@@ -132,7 +132,10 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   std::vector<ChunkSegment> segments;
   for (std::size_t s = 0; s < chunk.segments.size(); ++s) {
     const Segment& segment = chunk.segments[s];
-    segments.push_back({segment.offset, segment.numel(), unit.tensors[segment.tensor].group, ++steps[s]});
+    const bool touched = parts_.executor->touched(chunk.unit, segment.tensor);
+    if (touched) ++steps[s];
+    segments.push_back(
+        {segment.offset, segment.numel(), unit.tensors[segment.tensor].group, steps[s], touched});
   }
   const DType sum_dtype = current_->program.contributions > 1 ? DType::f32 : parts_.model->grad_dtype;
   update_chunk({streams[0], streams[1], streams[2]}, {streams[0], streams[1], streams[2]},

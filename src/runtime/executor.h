@@ -31,6 +31,15 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual void run(const ComputeCall& call) = 0;
+
+  // Did any contribution of the step reach this tensor (by its place in the unit)? One that none reached
+  // keeps its state and its step count. Asked by the optimizer lane after the unit's last backward of the
+  // step and before its first backward of the next; the tensor's part of the contributions must be zeros
+  // then.
+  virtual bool touched(std::uint32_t unit, std::uint32_t tensor) const {
+    (void)unit, (void)tensor;
+    return true;
+  }
 };
 
 }  // namespace terrace

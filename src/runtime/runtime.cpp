@@ -117,8 +117,12 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
   }
   if (parts_.queue != nullptr) {
     parts_.queue->drain();  // also after a failure: the arenas are in use until then
-    outcome_.lanes[static_cast<std::size_t>(Lane::nvme)].busy_us =
-        static_cast<double>(parts_.queue->stats().busy_us - nvme_busy_us);
+    LaneStats& disks = outcome_.lanes[static_cast<std::size_t>(Lane::nvme)];
+    LaneStats& states = outcome_.lanes[static_cast<std::size_t>(Lane::store)];
+    disks.operations += states.operations;
+    disks.bytes += states.bytes;
+    states = {};
+    disks.busy_us = static_cast<double>(parts_.queue->stats().busy_us - nvme_busy_us);
   }
   outcome_.wall_us = us_since(start_);
   {
@@ -158,21 +162,21 @@ void Runtime::issue(Lane lane) {
   for (const OpId id : ops) {
     if (failed_) throw Error(ErrorCode::cancelled, "stopped: another lane failed");
     for (const OpId wait : current_->program.ops[id].waits) stream.wait(event_of(wait));
-    if (lane == Lane::nvme) {
-      issue_nvme(id);
+    if (!completes_in_order(lane)) {
+      issue_transfer(id);
     } else {
       stream.launch([this, id] { execute(id); });
       set_event(id, stream.record());
     }
   }
-  if (lane == Lane::nvme) {
+  if (!completes_in_order(lane)) {
     for (const OpId id : ops) event_of(id)->wait();
   } else {
     stream.synchronize();
   }
 }
 
-void Runtime::issue_nvme(OpId id) {
+void Runtime::issue_transfer(OpId id) {
   const Op& op = current_->program.ops[id];
   if (op.predicated && !pending_) {
     execute(id);
@@ -184,7 +188,7 @@ void Runtime::issue_nvme(OpId id) {
   auto leases = std::make_shared<std::vector<Lease>>(lease_all(op));
   auto event = std::make_shared<TransferEvent>();
   set_event(id, event);
-  LaneStats& stats = outcome_.lanes[static_cast<std::size_t>(Lane::nvme)];
+  LaneStats& stats = outcome_.lanes[static_cast<std::size_t>(op.lane)];
   ++stats.operations;
   stats.bytes += op.bytes;
   outcome_.ops[id].start_us = us_since(start_);
@@ -203,17 +207,19 @@ void Runtime::issue_nvme(OpId id) {
   }
 }
 
-// Everything is issued, nothing runs; then the lanes are waited for in an order drawn from the seed. nvme
-// operations start in list order but end in any: each is a stream of its own behind a gate that holds the
-// waits so far.
+// Everything is issued, nothing runs; then the lanes are waited for in an order drawn from the seed.
+// Transfers of a disk lane start in list order but end in any: each is a stream of its own behind the lane's
+// gate, which holds the waits so far.
 void Runtime::run_adversarial() {
   const StepProgram& program = current_->program;
-  auto gate = parts_.device->make_stream();
+  std::array<std::unique_ptr<Stream>, kLanes> gates;
+  for (auto& gate : gates) gate = parts_.device->make_stream();
   std::vector<std::unique_ptr<Stream>> transfers;
   for (OpId id = 0; id < program.ops.size(); ++id) {
     const Op& op = program.ops[id];
     Stream* stream = streams_[static_cast<std::size_t>(op.lane)].get();
-    if (op.lane == Lane::nvme) {
+    if (!completes_in_order(op.lane)) {
+      Stream* gate = gates[static_cast<std::size_t>(op.lane)].get();
       for (const OpId wait : op.waits) gate->wait(event_of(wait));
       transfers.push_back(parts_.device->make_stream());
       stream = transfers.back().get();

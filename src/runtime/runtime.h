@@ -78,7 +78,7 @@ struct LaneStats {
   std::uint64_t operations = 0;
   std::uint64_t bytes = 0;
   double flops = 0;
-  double busy_us = 0;  // nvme: with at least one transfer under way
+  double busy_us = 0;  // nvme, which counts the store lane too: with at least one transfer under way
 };
 
 struct StepOutcome {
@@ -115,7 +115,7 @@ class Runtime {
 
  private:
   void issue(Lane lane);
-  void issue_nvme(OpId id);
+  void issue_transfer(OpId id);
   void run_adversarial();
   EventPtr event_of(OpId id);
   void set_event(OpId id, EventPtr event);

@@ -13,10 +13,12 @@ struct Cut {
   std::uint32_t micro_batch;
   std::uint32_t micro_batches;
   const char* compute;
+  double clip_norm = 1;  // 0: updates need no verdict and run in backward
 };
 
 std::ostream& operator<<(std::ostream& out, const Cut& cut) {
-  return out << cut.micro_batches << " contributions of " << cut.micro_batch << " samples, " << cut.compute;
+  return out << cut.micro_batches << " contributions of " << cut.micro_batch << " samples, " << cut.compute
+             << (cut.clip_norm > 0 ? "" : ", no clipping");
 }
 
 class PlacementTest : public testing::TestWithParam<Cut> {
@@ -25,6 +27,7 @@ class PlacementTest : public testing::TestWithParam<Cut> {
     config.train.micro_batch = GetParam().micro_batch;
     config.train.micro_batches = GetParam().micro_batches;
     config.precision.compute = GetParam().compute;
+    config.optimizer.clip_norm = GetParam().clip_norm;
   }
   Config in_memory() const {
     Config config = workspace_.config();
@@ -94,6 +97,25 @@ TEST_P(PlacementTest, ChunksThreadsQueuesAndCommitsDoNotShow) {
   }
 }
 
+// What drains between steps, and what never clips though it waits for the verdict.
+TEST_P(PlacementTest, BordersBetweenStepsDoNotShow) {
+  const Record memory = run(in_memory());
+  for (const auto& where : {only("host"), only("nvme"), shares(0.2, 0.4, 0.4)}) {
+    for (const std::int64_t every : {1, 2}) {
+      Config config = on_disk();
+      place_all(config, where);
+      config.train.eval_every = 1;
+      config.commit.every_steps = every;
+      EXPECT_EQ(run(config), memory) << every;
+    }
+  }
+  if (GetParam().clip_norm > 0) return;
+  Config never = on_disk();
+  place_all(never, only("nvme"));
+  never.optimizer.clip_norm = 1e30;
+  EXPECT_EQ(run(never), memory);
+}
+
 TEST_P(PlacementTest, SimdTargetsDoNotShow) {
   const Record memory = run(in_memory());
   const SimdTarget best = simd_target();
@@ -156,10 +178,12 @@ TEST_P(PlacementTest, ResumeGoesOnToTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, PlacementTest,
-                         testing::Values(Cut{6, 1, "bf16"}, Cut{2, 3, "bf16"}, Cut{3, 2, "fp32"}),
+                         testing::Values(Cut{6, 1, "bf16"}, Cut{2, 3, "bf16"}, Cut{3, 2, "fp32"},
+                                         Cut{2, 3, "bf16", 0}, Cut{6, 1, "fp32", 0}),
                          [](const auto& cut) {
                            return std::to_string(cut.param.micro_batch) + "x" +
-                                  std::to_string(cut.param.micro_batches) + cut.param.compute;
+                                  std::to_string(cut.param.micro_batches) + cut.param.compute +
+                                  (cut.param.clip_norm > 0 ? "" : "unclipped");
                          });
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "io/extent_store.h"
 #include "src/base/log.h"
 #include "src/train/setup.h"
+#include "terrace/error.h"
 #include "terrace/store.h"
 #include "tests/e2e/program.h"
 
@@ -131,6 +132,29 @@ TEST_F(VerdictTest, ACommitOfADroppedStepIsResumed) {
     EXPECT_EQ(told.steps.front().lr, schedule_of(config).at(4));
     EXPECT_EQ(told.hash, before);
     EXPECT_TRUE(verify_store(config.store.path).whole());
+  }
+}
+
+// Without clipping no verdict stands before the updates: the run stops, and what it leaves is the commit
+// before.
+TEST_F(VerdictTest, WithoutClippingTheRunStopsBeforeItsCommit) {
+  for (const auto& where : {only("host"), only("nvme"), shares(0.3, 0.3, 0.4)}) {
+    Config config = small_on_disk(workspace_);
+    diverge(config, kSteps);
+    place_all(config, where);
+    config.optimizer.clip_norm = 0;
+    config.commit.every_steps = 1;
+    try {
+      train(config, {});
+      FAIL() << "a gradient that is not finite went unnoticed";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the gradient is not finite"));
+      EXPECT_THAT(error.what(), HasSubstr("optimizer.clip_norm"));
+    }
+    EXPECT_EQ(list_store(config.store.path).committed_step, kFinite);
+    EXPECT_TRUE(verify_store(config.store.path).whole());
+    config.optimizer.clip_norm = 1e30;  // waits for the verdict and never clips
+    EXPECT_EQ(train_and_tell(config, true).steps.size(), kSteps - kFinite);
   }
 }
 

@@ -93,7 +93,8 @@ TEST(Compile, EverythingMovesToFasterTiersAsBudgetsGrow) {
   for (const Tier tier : plan.placement.optimizer_state) EXPECT_EQ(tier, Tier::host);
   for (const Tier tier : plan.placement.activations) EXPECT_EQ(tier, Tier::device);
   for (std::size_t u = 0; u < 8; ++u) EXPECT_FALSE(plan.placement.recompute[u]);
-  EXPECT_EQ(lane_bytes(plan.program(ProgramKind::train))[static_cast<std::size_t>(Lane::nvme)], 0u);
+  for (const Lane lane : {Lane::nvme, Lane::store})
+    EXPECT_EQ(lane_bytes(plan.program(ProgramKind::train))[static_cast<std::size_t>(lane)], 0u);
 }
 
 std::size_t carried(const StepProgram& program, Carry carry) {

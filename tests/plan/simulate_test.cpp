@@ -200,7 +200,7 @@ TEST(Simulate, RandomProgramsKeepEveryPromise) {
           EXPECT_GE(timeline.ops[b].start_us, timeline.ops[a].start_us + busy_a);
         }
         const auto resource = [&](OpId op) {
-          return profile.resource[static_cast<std::size_t>(ops[op].lane)];
+          return profile.resource_of(ops[op].lane);
         };
         if (resource(a) != resource(b)) continue;
         EXPECT_TRUE(timeline.ops[a].start_us + busy_a <= timeline.ops[b].start_us ||

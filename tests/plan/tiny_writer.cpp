@@ -102,7 +102,7 @@ void TinyWriter::move(Access from, Access to, Item item, bool predicated) {
   Lane lane = Lane::d2h;
   if (source == Tier::nvme || target == Tier::nvme) {
     const bool reads = source == Tier::nvme;
-    lane = Lane::nvme;
+    lane = item == Item::state_chunk ? Lane::store : Lane::nvme;
     if (item == Item::state_chunk) kind = reads ? OpKind::read_state : OpKind::write_state;
     if (item == Item::param_chunk) kind = reads ? OpKind::read_param : OpKind::write_param;
     if (item == Item::grad_sum) kind = reads ? OpKind::read_gradient : OpKind::write_gradient;
