@@ -9,21 +9,6 @@
 
 namespace terrace {
 
-bool Emitter::Before::has_unordered(std::uint32_t position) const {
-  return position / 64 < unordered.size() && ((unordered[position / 64] >> (position % 64)) & 1) != 0;
-}
-
-void Emitter::Before::add_unordered(std::uint32_t position) {
-  if (unordered.size() <= position / 64) unordered.resize(position / 64 + 1);
-  unordered[position / 64] |= std::uint64_t{1} << (position % 64);
-}
-
-void Emitter::Before::merge(const Before& other) {
-  for (int lane = 0; lane < kLanes; ++lane) prefix[lane] = std::max(prefix[lane], other.prefix[lane]);
-  if (unordered.size() < other.unordered.size()) unordered.resize(other.unordered.size());
-  for (std::size_t i = 0; i < other.unordered.size(); ++i) unordered[i] |= other.unordered[i];
-}
-
 Emitter::Emitter(const std::vector<Slot>& residents, bool derive_waits) : derive_waits_(derive_waits) {
   program_.slots = residents;
   lane_last_.fill(kNone);
@@ -81,10 +66,18 @@ void Emitter::touch(const Access& access, OpId op, std::vector<OpId>& hazards) {
   map.emplace(begin, Range{end, op, {}});
 }
 
-bool Emitter::known_complete(const Before& before, OpId op) const {
-  const Lane lane = program_.ops[op].lane;
-  if (completes_in_order(lane)) return position_[op] < before.prefix[static_cast<std::size_t>(lane)];
-  return before.has_unordered(position_[op]);
+bool Emitter::known_complete(const Clock& started, OpId op) const {
+  const Clock& completed = completed_[op];
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (completed[lane] <= started[lane]) return true;
+  }
+  return false;
+}
+
+// The operation at `position` of `lane` starts after `earlier` has started, or completed.
+void Emitter::follow(Clock& started, OpId earlier, bool completed, std::size_t lane, std::uint32_t position) {
+  for (std::size_t i = 0; i < kLanes; ++i) started[i] = std::max(started[i], started_[earlier][i]);
+  if (completed) completed_[earlier][lane] = std::min(completed_[earlier][lane], position);
 }
 
 OpId Emitter::emit(Op op) {
@@ -99,26 +92,20 @@ OpId Emitter::emit(Op op) {
   hazards.erase(std::unique(hazards.begin(), hazards.end()), hazards.end());
 
   const auto lane = static_cast<std::size_t>(op.lane);
-  Before before;
-  if (const OpId previous = lane_last_[lane]; previous != kNone) {
-    before = before_[previous];  // it has started, so all that it waited for is complete
-    if (completes_in_order(op.lane)) before.prefix[lane] = position_[previous] + 1;
-  }
+  const std::uint32_t position = ++lane_length_[lane];
+  Clock started{};
+  if (const OpId previous = lane_last_[lane]; previous != kNone)
+    follow(started, previous, completes_in_order(op.lane), lane, position);
+  started[lane] = position;
   op.waits.clear();
   for (const OpId hazard : hazards) {  // latest first: a later one often implies the earlier
-    if (hazard == id || known_complete(before, hazard)) continue;
+    if (hazard == id || known_complete(started, hazard)) continue;
     op.waits.push_back(hazard);
-    before.merge(before_[hazard]);
-    const auto hazard_lane = static_cast<std::size_t>(program_.ops[hazard].lane);
-    if (completes_in_order(program_.ops[hazard].lane)) {
-      before.prefix[hazard_lane] = std::max(before.prefix[hazard_lane], position_[hazard] + 1);
-    } else {
-      before.add_unordered(position_[hazard]);
-    }
+    follow(started, hazard, true, lane, position);
   }
-  position_.push_back(completes_in_order(op.lane) ? lane_length_[lane]++ : unordered_++);
   lane_last_[lane] = id;
-  before_.push_back(std::move(before));
+  started_.push_back(started);
+  completed_.emplace_back().fill(kNone);
   program_.ops.push_back(std::move(op));
   return id;
 }

@@ -27,15 +27,10 @@ class Emitter {
   StepProgram take() { return std::move(program_); }
 
  private:
-  // What is known to have completed when an operation starts: a prefix of each lane that completes in order,
-  // and single operations of the others.
-  struct Before {
-    std::array<std::uint32_t, kLanes> prefix{};
-    std::vector<std::uint64_t> unordered;
-    bool has_unordered(std::uint32_t position) const;
-    void add_unordered(std::uint32_t position);
-    void merge(const Before& other);
-  };
+  // Counts of operations by lane. Lanes start theirs in list order, so the starts that precede a start are a
+  // prefix of each lane.
+  using Clock = std::array<std::uint32_t, kLanes>;
+
   struct Range {
     std::uint64_t end = 0;
     OpId writer = kNone;
@@ -45,14 +40,15 @@ class Emitter {
 
   void split(RangeMap& map, std::uint64_t at);
   void touch(const Access& access, OpId op, std::vector<OpId>& hazards);
-  bool known_complete(const Before& before, OpId op) const;
+  bool known_complete(const Clock& started, OpId op) const;
+  void follow(Clock& started, OpId earlier, bool completed, std::size_t lane, std::uint32_t position);
 
   StepProgram program_;
   bool derive_waits_;
   std::array<RangeMap, kTiers> ranges_;
-  std::vector<Before> before_;
-  std::vector<std::uint32_t> position_;  // of each operation in its lane, or among all of the unordered lanes
-  std::uint32_t unordered_ = 0;
+  std::vector<Clock> started_;  // [op]: how many of each lane have started when it has, itself included
+  // [op]: the first place on each lane of an operation that starts only after this one has completed.
+  std::vector<Clock> completed_;
   std::array<std::uint32_t, kLanes> lane_length_{};
   std::array<OpId, kLanes> lane_last_{};
 };
