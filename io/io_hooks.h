@@ -30,7 +30,10 @@ class IoHooks {
   // What the queue sees in place of the kernel's `result` (bytes moved, or -errno). May sleep.
   virtual std::int64_t see_result(const IoCall&, std::int64_t result) { return result; }
 
-  // Likewise of fdatasync: 0 or -errno.
+  // The disk that a file lies on, by the number of its file system's device. Holds the queue's lock.
+  virtual std::uint64_t disk_of(const std::string&, std::uint64_t device) { return device; }
+
+  // As see_result, of fdatasync: 0 or -errno.
   virtual int see_flush(const std::string&, int result) { return result; }
 };
 

@@ -39,9 +39,9 @@ struct IoRequest {
 class IoHooks;
 
 struct IoQueueOptions {
-  std::uint32_t depth = 16;                  // pieces in flight at once
+  std::uint32_t depth = 16;                  // pieces in flight at once on each disk
   std::uint64_t piece_bytes = 1u << 20;      // size of a piece
-  std::uint32_t threads = 4;                 // of the thread-pool queue only
+  std::uint32_t threads = 4;                 // of the thread-pool queue only: for each disk
   std::shared_ptr<IoHooks> hooks = nullptr;  // tests inject faults here (io/io_hooks.h)
 };
 
@@ -55,10 +55,11 @@ struct IoQueueStats {
 
 // Thread contract: any function from any thread at any time; a file or buffer is registered before the first
 // transfer that uses it, and stays until the queue is gone. Each transfer is cut into pieces; pieces of all
-// transfers share one deep queue, which never drains between transfers; within a priority they run in order
-// of submission. While demanded reads or prefetches keep the disk busy, write backs still get a share of the
-// depth (io/transfer_order.h). Every result is checked: a short transfer is resumed, end of file on a read is
-// an error, the first failing piece fails its transfer (once all of its pieces in flight have ended). The
+// transfers to files of one disk (one device number) share a deep queue, which never drains between
+// transfers; disks do not wait for each other; within a priority they run in order of submission. While
+// demanded reads or prefetches keep the disk busy, write backs still get a share of the depth
+// (io/transfer_order.h). Every result is checked: a short transfer is resumed, end of file on a read is an
+// error, the first failing piece fails its transfer (once all of its pieces in flight have ended). The
 // destructor waits for what is in flight and fails the rest with ErrorCode::cancelled. A thread that
 // submitted may end before its transfers do.
 class IoQueue {

@@ -50,7 +50,7 @@ std::exception_ptr make_error(ErrorCode code, std::string message) {
 }  // namespace
 
 PieceQueue::PieceQueue(const IoQueueOptions& options)
-    : piece_bytes_(options.piece_bytes), hooks_(options.hooks), order_(options.depth) {
+    : piece_bytes_(options.piece_bytes), hooks_(options.hooks), depth_(options.depth) {
   if (options.depth == 0 || options.depth > 4096) {
     fail(ErrorCode::invalid_argument, "I/O queue depth: wanted 1 to 4096, got {}", options.depth);
   }
@@ -58,8 +58,24 @@ PieceQueue::PieceQueue(const IoQueueOptions& options)
     fail(ErrorCode::invalid_argument, "I/O piece size: wanted a multiple of 4096 up to 1 GiB, got {}",
          piece_bytes_);
   }
-  pieces_.resize(options.depth);
-  for (Piece& piece : pieces_) free_.push_back(&piece);
+}
+
+void PieceQueue::add_disk(std::uint64_t id) {
+  disks_.push_back({id, TransferOrder(depth_), 0});
+  for (std::uint32_t i = 0; i < depth_; ++i) free_.push_back(&pieces_.emplace_back());
+}
+
+std::size_t PieceQueue::disk_of(const Lock& guard, int fd, const std::string& path) {
+  struct stat status {};
+  std::uint64_t id = ::fstat(fd, &status) == 0 ? status.st_dev : 0;
+  if (hooks_) id = hooks_->disk_of(path, id);
+  for (std::size_t d = 0; d < disks_.size(); ++d) {
+    if (disks_[d].id == id) return d;
+  }
+  if (disks_.size() == kMaxDisks) return id % kMaxDisks;
+  add_disk(id);
+  if (disks_.size() > 1) disk_added(guard);
+  return disks_.size() - 1;
 }
 
 IoFile PieceQueue::register_file(int fd, std::string path) {
@@ -67,7 +83,8 @@ IoFile PieceQueue::register_file(int fd, std::string path) {
   const bool direct = flags >= 0 && (flags & O_DIRECT) != 0;
   const std::uint64_t unit_bytes = direct ? sector_bytes(fd) : 1;
   const Lock guard = lock();
-  files_.push_back({fd, direct, unit_bytes, std::move(path)});
+  const std::size_t disk = disk_of(guard, fd, path);
+  files_.push_back({fd, direct, unit_bytes, std::move(path), disk});
   const auto index = static_cast<IoFile>(files_.size() - 1);
   file_added(guard, index);
   return index;
@@ -92,15 +109,24 @@ IoTicket PieceQueue::submit(IoRequest request) {
                                                                target.path, added.request.offset_bytes));
     retire(guard, added);
   } else {
-    order_.add(ticket, added.request.priority);
-    if (!free_.empty()) wake_mover(guard);
+    Disk& disk = disk_of(added);
+    disk.order.add(ticket, added.request.priority);
+    if (disk.in_flight < depth_) wake_mover(guard);
   }
   return ticket;
 }
 
 void PieceQueue::promote(IoTicket ticket) {
   const Lock guard = lock();
-  order_.promote(ticket);
+  const auto found = live_.find(ticket);
+  if (found != live_.end()) disk_of(*found->second).order.promote(ticket);
+}
+
+bool PieceQueue::piece_waits(const Lock&) const {
+  for (const Disk& disk : disks_) {
+    if (disk.in_flight < depth_ && !disk.order.empty()) return true;
+  }
+  return false;
 }
 
 void PieceQueue::flush(IoFile index) {
@@ -151,9 +177,13 @@ void PieceQueue::prepare_call(Piece& piece) {
 }
 
 PieceQueue::Piece* PieceQueue::next_piece(const Lock& guard) {
-  if (free_.empty()) return nullptr;
   IoPriority priority{};
-  const IoTicket ticket = order_.start(priority);
+  IoTicket ticket = 0;
+  for (std::size_t i = 0; i < disks_.size() && ticket == 0; ++i) {
+    Disk& disk = disks_[next_disk_++ % disks_.size()];
+    if (disk.in_flight < depth_) ticket = disk.order.start(priority);
+    if (ticket != 0) ++disk.in_flight;
+  }
   if (ticket == 0) return nullptr;
   if (idle(guard)) busy_since_us_ = now_us();
   Piece& piece = *free_.back();
@@ -192,7 +222,7 @@ PieceQueue::Piece* PieceQueue::next_piece(const Lock& guard) {
   ++stats_.pieces;
   if (transfer.cut_bytes == request.bytes) {
     transfer.whole = true;
-    order_.remove(ticket);
+    disk_of(transfer).order.remove(ticket);
   }
   prepare_call(piece);
   return &piece;
@@ -277,7 +307,9 @@ std::exception_ptr PieceQueue::describe(const Piece& piece, std::string_view why
 
 void PieceQueue::end_piece(const Lock& guard, Piece& piece, std::exception_ptr error) {
   Transfer& transfer = *piece.transfer;
-  order_.ended(piece.priority);
+  Disk& disk = disk_of(transfer);
+  disk.order.ended(piece.priority);
+  --disk.in_flight;
   piece.transfer = nullptr;
   free_.push_back(&piece);
   --transfer.in_flight;
@@ -285,7 +317,7 @@ void PieceQueue::end_piece(const Lock& guard, Piece& piece, std::exception_ptr e
     transfer.error = std::move(error);
     transfer.error_offset_bytes = piece.offset_bytes;
     transfer.whole = true;  // the rest is not cut
-    order_.remove(transfer.ticket);
+    disk.order.remove(transfer.ticket);
   }
   if (idle(guard)) stats_.busy_us += now_us() - busy_since_us_;
   if (transfer.whole && transfer.in_flight == 0) retire(guard, transfer);
@@ -312,17 +344,19 @@ bool PieceQueue::run_done(Lock& guard) {
 void PieceQueue::stop() {
   const Lock guard = lock();
   stopping_ = true;
-  for (IoTicket ticket = order_.first(); ticket != 0; ticket = order_.first()) {
-    order_.remove(ticket);
-    Transfer& transfer = *live_.at(ticket);
-    transfer.whole = true;
-    const IoRequest& request = transfer.request;
-    transfer.error = make_error(
-        ErrorCode::cancelled,
-        fmt::format("{} of {} at offset {}: wanted {} bytes, {} were begun when the queue was closed",
-                    direction_name(request.direction), files_[request.file].path, request.offset_bytes,
-                    request.bytes, transfer.cut_bytes));
-    if (transfer.in_flight == 0) retire(guard, transfer);
+  for (Disk& disk : disks_) {
+    for (IoTicket ticket = disk.order.first(); ticket != 0; ticket = disk.order.first()) {
+      disk.order.remove(ticket);
+      Transfer& transfer = *live_.at(ticket);
+      transfer.whole = true;
+      const IoRequest& request = transfer.request;
+      transfer.error = make_error(
+          ErrorCode::cancelled,
+          fmt::format("{} of {} at offset {}: wanted {} bytes, {} were begun when the queue was closed",
+                      direction_name(request.direction), files_[request.file].path, request.offset_bytes,
+                      request.bytes, transfer.cut_bytes));
+      if (transfer.in_flight == 0) retire(guard, transfer);
+    }
   }
 }
 

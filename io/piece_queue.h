@@ -39,6 +39,7 @@ class PieceQueue : public IoQueue {
     bool direct = false;
     std::uint64_t unit_bytes = 1;  // what a transfer's length is a multiple of, unless the file ends
     std::string path;
+    std::size_t disk = 0;
   };
 
   struct Transfer {
@@ -84,13 +85,14 @@ class PieceQueue : public IoQueue {
   ~PieceQueue() override = default;
 
   Lock lock() const { return Lock(mutex_); }
-  std::uint32_t depth() const { return static_cast<std::uint32_t>(pieces_.size()); }
+  std::uint32_t depth() const { return depth_; }  // of a disk
   bool stopping(const Lock&) const { return stopping_; }
   bool idle(const Lock&) const { return free_.size() == pieces_.size(); }
-  bool piece_waits(const Lock&) const { return !free_.empty() && !order_.empty(); }
+  bool piece_waits(const Lock&) const;
   const File& file(const Lock&, IoFile index) const { return files_[index]; }
 
-  // The next piece to move, with its call prepared; null when none waits or the depth is reached.
+  // The next piece to move, with its call prepared; null when none waits on a disk whose depth is not
+  // reached. Disks take turns.
   Piece* next_piece(const Lock& lock);
 
   // Applies the hooks to what the kernel said. Not under the lock.
@@ -111,8 +113,22 @@ class PieceQueue : public IoQueue {
   virtual void wake_mover(const Lock& lock) = 0;
   virtual void wake_done(const Lock& lock) = 0;
   virtual void file_added(const Lock&, IoFile) {}
+  virtual void disk_added(const Lock&) {}  // not the first
+
+  // Disks with a depth of their own; what lies on more shares these.
+  static constexpr std::size_t kMaxDisks = 8;
 
  private:
+  // Files on one device share its depth and order: one deep queue a disk.
+  struct Disk {
+    std::uint64_t id = 0;
+    TransferOrder order;
+    std::uint32_t in_flight = 0;
+  };
+
+  std::size_t disk_of(const Lock& lock, int fd, const std::string& path);
+  void add_disk(std::uint64_t id);
+  Disk& disk_of(const Transfer& transfer) { return disks_[files_[transfer.request.file].disk]; }
   void prepare_call(Piece& piece);
   void end_piece(const Lock& lock, Piece& piece, std::exception_ptr error);
   std::exception_ptr describe(const Piece& piece, std::string_view why) const;
@@ -126,8 +142,10 @@ class PieceQueue : public IoQueue {
   std::deque<File> files_;  // references stay valid
   std::map<IoTicket, std::unique_ptr<Transfer>> live_;
   std::deque<Transfer*> ended_;  // `done` is still to be called
-  TransferOrder order_;
-  std::vector<Piece> pieces_;
+  const std::uint32_t depth_;
+  std::deque<Disk> disks_;
+  std::size_t next_disk_ = 0;  // whose turn it is
+  std::deque<Piece> pieces_;   // depth_ for each disk; addresses stay valid
   std::vector<Piece*> free_;
   IoTicket last_ticket_ = 0;
   bool stopping_ = false;

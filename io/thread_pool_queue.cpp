@@ -28,10 +28,10 @@ class ThreadPoolQueue final : public PieceQueue {
  public:
   explicit ThreadPoolQueue(const IoQueueOptions& options) : PieceQueue(with_depth_of_threads(options)) {
     try {
-      for (std::uint32_t t = 0; t < depth(); ++t) threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error& error) {
+      start_threads();
+    } catch (...) {
       stop_threads();
-      fail(ErrorCode::does_not_fit, "cannot start {} threads for the I/O queue: {}", depth(), error.what());
+      throw;
     }
   }
 
@@ -43,6 +43,17 @@ class ThreadPoolQueue final : public PieceQueue {
   }  // nothing to register
 
  private:
+  void start_threads() {
+    try {
+      for (std::uint32_t t = 0; t < depth(); ++t) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      fail(ErrorCode::does_not_fit, "cannot start {} threads for the I/O queue: {}", depth(), error.what());
+    }
+  }
+
+  // A slow disk must not hold all threads.
+  void disk_added(const Lock&) override { start_threads(); }
+
   void stop_threads() {
     stop();
     ready_.notify_all();

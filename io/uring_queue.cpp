@@ -41,7 +41,7 @@ void block_signals() {
 class UringQueue final : public PieceQueue {
  public:
   explicit UringQueue(const IoQueueOptions& options) : PieceQueue(options) {
-    const int result = set_up_ring(depth() + 2, &ring_);
+    const int result = set_up_ring(depth() * kMaxDisks + 2, &ring_);
     if (result < 0) fail(ErrorCode::unsupported, "{}", ring_refusal(-result));
     wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) {
@@ -126,6 +126,7 @@ class UringQueue final : public PieceQueue {
 
   io_uring_sqe* next_entry() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    if (entry == nullptr && io_uring_submit(&ring_) > 0) entry = io_uring_get_sqe(&ring_);
     check(entry != nullptr, "the ring has more entries than pieces in flight");
     return entry;
   }
@@ -187,7 +188,7 @@ class UringQueue final : public PieceQueue {
   void move() {
     block_signals();
     std::vector<Result> results;
-    results.reserve(depth());
+    results.reserve(depth() * kMaxDisks);
     int refusals = 0;
     Lock guard = lock();
     listen();
