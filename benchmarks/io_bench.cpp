@@ -13,9 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/raw_uring_loop.h"
+#include "benchmarks/statistics.h"
 #include "io/data_file.h"
 #include "io/io_queue.h"
+#include "io/raw_uring_loop.h"
 #include "src/base/aligned_memory.h"
 #include "src/base/units.h"
 

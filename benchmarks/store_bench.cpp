@@ -13,8 +13,10 @@
 #include <mutex>
 #include <string>
 
-#include "benchmarks/raw_uring_loop.h"
+#include "benchmarks/statistics.h"
 #include "io/extent_store.h"
+#include "io/raw_uring_loop.h"
+#include "src/base/fail.h"
 
 namespace terrace {
 namespace {

@@ -76,6 +76,7 @@ struct Config {
     PlacementShares optimizer_state;
     PlacementShares activations;
     std::uint64_t chunk_numel = 1u << 20;  // elements of a chunk; multiple of 4096
+    bool prefetch = true;                  // false: nothing is fetched before it is needed
   } placement;
   struct Store {
     std::string path;  // empty = no store: nothing can be resumed

@@ -28,6 +28,7 @@ struct EvalReport {
 struct TrainOptions {
   bool resume = false;       // go on from the store's last commit; without it a store that exists is refused
   std::string metrics_path;  // JSON lines; empty = none
+  std::string trace_path;    // Chrome trace (JSON) of the last programs; empty = none
   // Called on the thread that called train(), between steps.
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvalReport&)> on_eval;

@@ -46,8 +46,11 @@ int run_train(const ConfigArguments& arguments, TrainOptions options) {
   return kExitOk;
 }
 
-int run_plan(const ConfigArguments& arguments) {
-  const PlanReport report = plan_report(arguments.load());
+int run_plan(const ConfigArguments& arguments, bool measure) {
+  const Config config = arguments.load();
+  std::function<MachineRates(bool)> rates;
+  if (measure) rates = [&config](bool disk) { return measure_machine(config, disk); };
+  const PlanReport report = plan_report(config, rates);
   fmt::print("{}{}", report.text, report.text.ends_with('\n') ? "" : "\n");
   return report.fits ? kExitOk : kExitError;
 }
@@ -65,13 +68,25 @@ void add_train_commands(CLI::App& app, Action& action) {
   train_command->add_flag("--resume", train->options.resume, "Go on from the store's last commit");
   train_command->add_option("--metrics", train->options.metrics_path, "Write every step as a line of JSON")
       ->type_name("FILE.jsonl");
+  train_command
+      ->add_option("--trace", train->options.trace_path,
+                   "Write when each operation of the last steps ran, for chrome://tracing or Perfetto")
+      ->type_name("FILE.json");
   train_command->callback(
       [train, &action] { action = [train] { return run_train(train->config, train->options); }; });
 
-  const auto plan = std::make_shared<ConfigArguments>();
-  CLI::App* plan_command = app.add_subcommand("plan", "What a run would hold and move, without training");
-  plan->add_to(*plan_command);
-  plan_command->callback([plan, &action] { action = [plan] { return run_plan(*plan); }; });
+  struct Plan {
+    ConfigArguments config;
+    bool no_measure = false;
+  };
+  const auto plan = std::make_shared<Plan>();
+  CLI::App* plan_command =
+      app.add_subcommand("plan", "What a run would hold, move and take, without training");
+  plan->config.add_to(*plan_command);
+  plan_command->add_flag("--no-measure", plan->no_measure,
+                         "Predict no times (else the machine is measured for about a second)");
+  plan_command->callback(
+      [plan, &action] { action = [plan] { return run_plan(plan->config, !plan->no_measure); }; });
 
   struct Sample {
     ConfigArguments config;

@@ -104,6 +104,10 @@ const std::vector<ConfigKey>& keys() {
             "Where activations that wait for backward lie."),
       integer("placement.chunk_numel", F(placement.chunk_numel), "elements", {4096, 1e12},
               "Elements of a chunk, the granule of placement and transfer; a multiple of 4096."),
+      other(KeyForm::flag, "placement.prefetch", F(placement.prefetch),
+            "Fetch ahead as far as the budgets allow. `false` = only what is needed next: the least memory, "
+            "and "
+            "slower."),
       other(KeyForm::text, "store.path", F(store.path),
             "Folder of the store, which is the checkpoint. Empty = none: nothing can be resumed."),
       other(KeyForm::integer_or_auto, "commit.every_steps", F(commit.every_steps),

@@ -26,12 +26,21 @@ double disk_s(const StepCosts& costs, double state_bytes) {
 }
 
 void check_lengths(const StepCosts& costs) {
-  if (costs.forward_s.size() != costs.backward_s.size() ||
-      costs.forward_s.size() != costs.state_bytes.size()) {
+  const std::size_t pieces = costs.forward_s.size();
+  const bool others = costs.other_disk_s.empty() || costs.other_disk_s.size() == pieces;
+  if (costs.backward_s.size() != pieces || costs.state_bytes.size() != pieces || !others) {
     fail(ErrorCode::invalid_argument,
-         "forward, backward and state of {}, {} and {} pieces: wanted one number of them",
-         costs.forward_s.size(), costs.backward_s.size(), costs.state_bytes.size());
+         "forward, backward, state and other traffic of {}, {}, {} and {} pieces: wanted one number of them",
+         pieces, costs.backward_s.size(), costs.state_bytes.size(), costs.other_disk_s.size());
   }
+}
+
+void close(const StepCosts& costs, double compute_s, BoundParts& parts) {
+  parts.closed_by_disk = costs.closed_disk_s > compute_s;
+  parts.closed_s = std::max(compute_s, costs.closed_disk_s);
+  parts.bound_s = parts.closed_s + parts.open_s;
+  parts.by_busiest_lane = costs.busiest_lane_s > parts.bound_s;
+  parts.bound_s = std::max(parts.bound_s, costs.busiest_lane_s);
 }
 
 }  // namespace
@@ -81,32 +90,57 @@ std::uint64_t optimizer_write_bytes(std::uint64_t numel, bool parameters_on_nvme
   return (parameters_on_nvme ? 14 : 12) * numel;
 }
 
-double step_bound_with_verdict_s(const StepCosts& costs) {
+BoundParts bound_parts_with_verdict(const StepCosts& costs) {
   check_lengths(costs);
   const double m = costs.contributions;
   double left = sum(costs.forward_s);  // F_i + ... + F_n
   double states = 0;                   // Q_1 + ... + Q_i
-  double window = left;
+  double others = 0;                   // likewise
+  BoundParts parts;
+  parts.open_s = left;
   for (std::size_t i = 0; i < costs.forward_s.size(); ++i) {
     states += costs.state_bytes[i];
-    window = std::max(window, disk_s(costs, states) + left);
+    if (!costs.other_disk_s.empty()) others += costs.other_disk_s[i];
+    const double disk = disk_s(costs, states) + others;
+    if (disk + left > parts.open_s) {
+      parts.open_s = disk + left;
+      parts.piece = i;
+      parts.piece_disk_s = disk;
+    }
     left -= costs.forward_s[i];
   }
-  return std::max(costs.busiest_lane_s, m * sum(costs.backward_s) + (m - 1) * sum(costs.forward_s) + window);
+  close(costs, m * sum(costs.backward_s) + (m - 1) * sum(costs.forward_s), parts);
+  return parts;
+}
+
+BoundParts bound_parts_without_verdict(const StepCosts& costs) {
+  check_lengths(costs);
+  const double m = costs.contributions;
+  double done = 0;  // B_n + ... + B_i
+  std::vector<double> states(costs.state_bytes), others(costs.other_disk_s);
+  std::partial_sum(states.begin(), states.end(), states.begin());  // Q_i + ... + Q_1
+  std::partial_sum(others.begin(), others.end(), others.begin());
+  BoundParts parts;
+  parts.open_s = sum(costs.backward_s);
+  for (std::size_t i = costs.forward_s.size(); i-- > 0;) {
+    done += costs.backward_s[i];
+    const double disk = disk_s(costs, states[i]) + (others.empty() ? 0 : others[i]);
+    if (done + disk > parts.open_s) {
+      parts.open_s = done + disk;
+      parts.piece = i;
+      parts.piece_disk_s = disk;
+    }
+  }
+  close(costs, m * sum(costs.forward_s) + (m - 1) * sum(costs.backward_s), parts);
+  return parts;
+}
+
+double step_bound_with_verdict_s(const StepCosts& costs) {
+  return bound_parts_with_verdict(costs).bound_s;
 }
 
 double step_bound_without_verdict_s(const StepCosts& costs) {
-  check_lengths(costs);
-  const double m = costs.contributions;
-  double done = 0;                         // B_n + ... + B_i
-  double states = sum(costs.state_bytes);  // Q_i + ... + Q_1
-  double window = 0;
-  for (std::size_t i = costs.forward_s.size(); i-- > 0;) {
-    done += costs.backward_s[i];
-    window = std::max(window, done + disk_s(costs, states));
-    states -= costs.state_bytes[i];
-  }
-  return std::max(costs.busiest_lane_s, m * sum(costs.forward_s) + (m - 1) * sum(costs.backward_s) + window);
+  return bound_parts_without_verdict(costs).bound_s;
 }
 
 }  // namespace terrace

@@ -34,23 +34,42 @@ std::uint64_t optimizer_read_bytes(std::uint64_t numel);
 std::uint64_t optimizer_write_bytes(std::uint64_t numel, bool parameters_on_nvme);
 
 // What bounds a step. Times in seconds, of one contribution; vectors by piece, in forward order, of one
-// length.
+// length (other_disk_s may be empty).
 struct StepCosts {
   std::vector<double> forward_s;
-  std::vector<double> backward_s;
+  std::vector<double> backward_s;   // recomputation included
   std::vector<double> state_bytes;  // read a step, and as many written
   double state_slot_bytes = 0;      // states that memory holds meanwhile
   double disk_bytes_per_s = 0;      // reads and writes together, both at once
   std::uint32_t contributions = 1;  // M
   double busiest_lane_s = 0;        // lanes that share cores count as one
+  // Of the disk's other traffic (parameters, gradients, activations), what must move in the open window
+  // before the piece's forward (after its backward, where there is no verdict) and not for a piece before it;
+  // and what must move while the window is closed.
+  std::vector<double> other_disk_s;
+  double closed_disk_s = 0;
+};
+
+// The same bound with its parts. The window is open where the disk may have to be waited for, piece by piece:
+// in the first contribution's forward, or in the last one's backward.
+struct BoundParts {
+  double bound_s = 0;
+  double closed_s = 0;  // the closed window: the longer of its compute and closed_disk_s
+  bool closed_by_disk = false;
+  double open_s = 0;  // the open window, through the piece that makes it longest
+  std::size_t piece = 0;
+  double piece_disk_s = 0;       // of open_s, what the disk takes before (after) that piece
+  bool by_busiest_lane = false;  // busiest_lane_s is longer than both windows together
 };
 
 // Updates wait for the verdict on the whole gradient and run in forward order, inside the next step:
 //   max(busiest lane, M B + (M-1) F + max_i [t(2 (Q_1 + ... + Q_i - S)+) + F_i + ... + F_n])
+BoundParts bound_parts_with_verdict(const StepCosts& costs);
 double step_bound_with_verdict_s(const StepCosts& costs);
 
 // Updates start during backward:
 //   max(busiest lane, M F + (M-1) B + max_i [B_n + ... + B_i + t(2 (Q_i + ... + Q_1 - S)+)])
+BoundParts bound_parts_without_verdict(const StepCosts& costs);
 double step_bound_without_verdict_s(const StepCosts& costs);
 
 }  // namespace terrace

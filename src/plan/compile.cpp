@@ -38,6 +38,7 @@ std::vector<StepProgram> compile(const CompileInput& input, const std::vector<Pr
     }
     return programs;
   };
+  if (!input.ahead) return build(false);
   try {
     return build(true);
   } catch (const Error& error) {

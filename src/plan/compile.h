@@ -38,6 +38,7 @@ struct CompileInput {
   const Residents* residents = nullptr;
   std::uint32_t contributions = 1;
   UpdateTime updates = UpdateTime::next_forward;
+  bool ahead = true;  // fetch before the need arises
 };
 
 // The least each pool needs for the program, when nothing is fetched ahead.

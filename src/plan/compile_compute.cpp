@@ -92,7 +92,8 @@ void Compiler::forward(std::size_t visit) {
   op.micro_batch = micro_batch_;
   op.flops = unit.forward_flops;
   add_pieces(op, unit);
-  if (u > 0) op.accesses.push_back(whole(outputs_[u - 1], AccessMode::read, Role::input));
+  if (u > 0 && outputs_[u - 1] != kNone)
+    op.accesses.push_back(whole(outputs_[u - 1], AccessMode::read, Role::input));
   if (unit.output_bytes > 0) {
     outputs_[u] = slot(Pool::activation, Item::activation, u, kNone, unit.output_bytes);
     op.accesses.push_back(whole(outputs_[u], AccessMode::write, Role::output));
@@ -109,7 +110,7 @@ void Compiler::forward(std::size_t visit) {
     release(Pool::activation, saved_[u]);
     saved_[u] = kNone;
   }
-  if (u > 0 && (eval || residents_.activation_home[u - 1] != kNone)) {
+  if (u > 0 && outputs_[u - 1] != kNone && (eval || residents_.activation_home[u - 1] != kNone)) {
     release(Pool::activation, outputs_[u - 1]);
     outputs_[u - 1] = kNone;
   }
@@ -194,7 +195,7 @@ void Compiler::backward(std::size_t visit) {
     op.accesses.push_back(whole(input_grad, AccessMode::write, Role::input_grad));
   }
   if (saved_[u] != kNone) op.accesses.push_back(whole(saved_[u], AccessMode::read, Role::saved));
-  if (!last) op.accesses.push_back(whole(output_grad_, AccessMode::read, Role::output_grad));
+  if (output_grad_ != kNone) op.accesses.push_back(whole(output_grad_, AccessMode::read, Role::output_grad));
   if (unit.shared_grad_bytes > 0) {
     SlotId& shared = shared_grads_[unit.shared_units.at(0)];
     shared = slot(Pool::activation, Item::shared_grad, unit.shared_units[0], kNone, unit.shared_grad_bytes);
@@ -213,7 +214,7 @@ void Compiler::backward(std::size_t visit) {
 
   if (saved_[u] != kNone) release(Pool::activation, saved_[u]);
   saved_[u] = kNone;
-  if (!last) release(Pool::activation, output_grad_);
+  if (output_grad_ != kNone) release(Pool::activation, output_grad_);
   output_grad_ = input_grad;
   if (unit.shared_grad_bytes == 0 && shared_grads_[u] != kNone) {
     release(Pool::activation, shared_grads_[u]);

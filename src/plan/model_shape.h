@@ -10,10 +10,12 @@
 
 namespace terrace {
 
+// A tensor, or a part of one that is cut over several units.
 struct TensorShape {
-  std::string name;  // unique in the model: "h.0.attn.qkv.weight"
+  std::string name;  // "h.0.attn.qkv.weight"; unique in the model but for parts
   std::uint64_t numel = 0;
   std::uint32_t group = 0;  // parameter group (0 = with weight decay, 1 = without, ...)
+  std::uint64_t begin = 0;  // element of the whole tensor at which a part starts
 };
 
 // Parameters used together. All bytes are for one micro-batch (one contribution) of the largest size.
@@ -22,7 +24,7 @@ struct UnitShape {
   std::vector<TensorShape> tensors;  // laid end to end in this order: the flat parameter
   std::vector<std::uint32_t>
       shared_units;                // earlier units whose piece it reads too (a tied head: the embedding)
-  std::uint64_t output_bytes = 0;  // activation handed to the next unit (0 for the last)
+  std::uint64_t output_bytes = 0;  // activation handed to the next unit (0 for the last, or for all)
   std::uint64_t saved_bytes = 0;   // what forward saves for backward, beside its input; recompute rebuilds it
   std::uint64_t forward_workspace_bytes = 0;
   std::uint64_t backward_workspace_bytes = 0;

@@ -102,7 +102,8 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
   }
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     // The last activation is used at once: it stays on the device.
-    const bool offloaded = u + 2 < model.units.size() && placement.activations[u] != Tier::device;
+    const bool offloaded = u + 2 < model.units.size() && model.units[u].output_bytes > 0 &&
+                           placement.activations[u] != Tier::device;
     residents.activation_home.push_back(offloaded ? layout.add(placement.activations[u], Item::activation, u,
                                                                kNone, model.units[u].output_bytes, true)
                                                   : kNone);

@@ -92,8 +92,8 @@ class Planner {
   }
 
   CompileInput input() const {
-    return {&request_.model,  &plan_.chunks,          &plan_.placement,
-            &plan_.residents, request_.contributions, request_.updates};
+    return {&request_.model,        &plan_.chunks,    &plan_.placement, &plan_.residents,
+            request_.contributions, request_.updates, request_.ahead};
   }
 
   std::vector<ProgramKind> kinds() const {

@@ -34,6 +34,7 @@ struct PlanRequest {
   // Room to fetch ahead: 0: the least pools, 1: two of each kind, 2: deep queues, and state slots from what
   // the host budget leaves. Each pool gets the most up to this that fits.
   int slack = 2;
+  bool ahead = true;  // false: nothing is fetched before it is needed
 };
 
 struct Plan {

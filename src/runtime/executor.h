@@ -40,6 +40,10 @@ class Executor {
     (void)unit, (void)tensor;
     return true;
   }
+
+  // Another lane failed: a run() that waits for something outside the program must throw, now and from now on.
+  // Called from any thread, possibly more than once.
+  virtual void cancel() {}
 };
 
 }  // namespace terrace

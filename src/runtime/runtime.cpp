@@ -146,13 +146,10 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
   return std::move(outcome_);
 }
 
-void Runtime::drain() {
-  if (!pending_) return;
-  if (parts_.plan->has(ProgramKind::drain)) {
-    run(ProgramKind::drain, {});
-  } else {
-    pending_.reset();
-  }
+std::optional<StepOutcome> Runtime::drain() {
+  if (pending_ && parts_.plan->has(ProgramKind::drain)) return run(ProgramKind::drain, {});
+  pending_.reset();
+  return std::nullopt;
 }
 
 // The lane's thread: operations in list order, each after what it waits for.
@@ -268,6 +265,7 @@ void Runtime::stop(std::exception_ptr cause) {
     failed_ = true;
   }
   issued_.notify_all();
+  parts_.executor->cancel();
 }
 
 std::vector<Lease> Runtime::lease_all(const Op& op) {

@@ -107,8 +107,8 @@ class Runtime {
   // (UpdateTime::backward): the step is never committed.
   StepOutcome run(ProgramKind kind, const StepInputs& inputs);
 
-  // Does what is pending, so that homes and store hold the newest data.
-  void drain();
+  // Does what is pending, so that homes and store hold the newest data. Nothing when there was nothing to do.
+  std::optional<StepOutcome> drain();
 
   // Called for every chunk by ProgramKind::visit, on the optimizer lane, in chunk order.
   std::function<void(const ChunkState&)> visitor;

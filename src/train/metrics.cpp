@@ -110,9 +110,10 @@ void MetricsWriter::eval(std::uint64_t step, double loss) {
 }
 
 void MetricsWriter::end(const EndMetrics& metrics) {
-  write_line(Json{
-      {"event", "end"}, {"state_hash", metrics.state_hash}, {"steps", metrics.steps}, {"peak", metrics.peak}}
-                 .dump());
+  Json line{
+      {"event", "end"}, {"state_hash", metrics.state_hash}, {"steps", metrics.steps}, {"peak", metrics.peak}};
+  if (metrics.step_over_bound) line["step_over_bound"] = *metrics.step_over_bound;
+  write_line(line.dump());
 }
 
 }  // namespace terrace

@@ -22,7 +22,8 @@ struct StepMetrics {
 struct EndMetrics {
   std::string state_hash;
   std::uint64_t steps = 0;
-  std::map<std::string, std::uint64_t> peak;  // bytes planned: of each tier, and of the process
+  std::map<std::string, std::uint64_t> peak;  // bytes: planned of each tier, and held by the process
+  std::optional<double> step_over_bound;      // left out where it is not known
 };
 
 // The line of a step, without its end.

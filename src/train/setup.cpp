@@ -62,6 +62,8 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   request.activations = shares_of(config.placement.activations);
   if (config.train.recompute == "always") request.recompute = Recompute::always;
   if (config.train.recompute == "never") request.recompute = Recompute::never;
+  request.slack = config.placement.prefetch ? 2 : 0;
+  request.ahead = config.placement.prefetch;
   request.has_store = !config.store.path.empty();
   request.two_extents = config.commit.every_steps != 0;
   request.nvme_tier = !config.tiers.nvme.empty();

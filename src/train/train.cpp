@@ -16,6 +16,7 @@
 #include "src/train/metrics.h"
 #include "src/train/report.h"
 #include "src/train/session.h"
+#include "src/train/trace.h"
 
 namespace terrace {
 namespace {
@@ -37,13 +38,17 @@ class Training {
         sampler_(tokens_, sampler_options()),
         session_(config, session),
         commits_(config, session_.plan()),
-        schedule_(schedule_of(config)) {
+        schedule_(schedule_of(config)),
+        totals_(session_.model(), session_.plan()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
       last_line_ = session_.resumed()->step_line;
     }
     save_run_state();
+    if (!options.trace_path.empty()) {
+      trace_ = std::make_unique<TraceWriter>(options.trace_path, session_.model(), session_.plan());
+    }
     if (!options.metrics_path.empty()) {
       metrics_ = std::make_unique<MetricsWriter>(
           options.metrics_path, options.resume ? std::optional<std::uint64_t>(step_) : std::nullopt,
@@ -72,11 +77,14 @@ class Training {
     }
     settle();
     if (commits_.enabled()) commit();
+    if (trace_) trace_->write();
+    totals_.finish(probe_room(config_, session_.plan()));  // in the same minute as the steps
     result.steps = step_;
     result.state_hash = session_.state_hash();
-    result.report = totals_.text(session_.plan());
+    result.report = totals_.text(session_.locked_bytes());
     if (metrics_)
-      metrics_->end({result.state_hash, step_, peak_bytes(session_.plan(), session_.locked_bytes())});
+      metrics_->end(
+          {result.state_hash, step_, totals_.peak_bytes(session_.locked_bytes()), totals_.step_over_bound()});
     return result;
   }
 
@@ -90,6 +98,7 @@ class Training {
     TokenFile tokens(config_.data.path + "/" + kTrainTokensName);
     require_vocabulary(tokens, config_.model.vocabulary);
     if (!options_.metrics_path.empty()) require_writable_metrics(options_.metrics_path);
+    if (!options_.trace_path.empty()) require_writable_trace(options_.trace_path);
     return tokens;
   }
 
@@ -146,6 +155,7 @@ class Training {
     ++step_;
     commits_.measure(outcome.wall_us);
     totals_.add(outcome);
+    if (trace_) trace_->add(step_, outcome);
 
     StepReport report;
     report.step = step_;
@@ -189,7 +199,7 @@ class Training {
 
   // Does what is pending, and commits where that is due: the next step finds nothing to do for this one.
   void settle() {
-    session_.runtime().drain();
+    if (const auto outcome = session_.runtime().drain()) totals_.add(*outcome);
     if (commits_.due(step_)) commit();
   }
 
@@ -210,7 +220,8 @@ class Training {
   CommitPolicy commits_;
   LearningRateSchedule schedule_;
   std::unique_ptr<MetricsWriter> metrics_;
-  LaneTotals totals_;
+  RunTotals totals_;
+  std::unique_ptr<TraceWriter> trace_;
   std::string last_line_;   // metrics of the last step
   CommitInputs saved_;      // run state after it
   std::uint64_t step_ = 0;  // iterations done

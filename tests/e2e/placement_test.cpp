@@ -78,6 +78,10 @@ TEST_P(PlacementTest, ChunksThreadsQueuesAndCommitsDoNotShow) {
     config.placement.chunk_numel = chunk_numel;
     EXPECT_EQ(run(config), memory) << chunk_numel;
   }
+  Config behind = on_disk();
+  place_all(behind, shares(0, 0.5, 0.5));
+  behind.placement.prefetch = false;
+  EXPECT_EQ(run(behind), memory) << "nothing fetched ahead";
   for (const std::uint32_t threads : {1u, 3u, 5u}) {
     Config config = on_disk();
     place_all(config, only("nvme"));

@@ -84,7 +84,8 @@ TEST_F(RunMetricsTest, LinesTellTheVeryNumbers) {
     EXPECT_EQ(end["state_hash"], result.state_hash);
     EXPECT_EQ(end["steps"], config.train.steps);
     EXPECT_EQ(end["steps"], result.steps);
-    for (const char* what : {"device_bytes", "host_bytes", "nvme_bytes", "locked_bytes", "resident_bytes"}) {
+    for (const char* what :
+         {"device_bytes", "host_bytes", "nvme_bytes", "ledger_bytes", "locked_bytes", "resident_bytes"}) {
       ASSERT_TRUE(end["peak"].contains(what)) << what;
     }
     EXPECT_LE(end["peak"]["device_bytes"], config.tiers.device_bytes);

@@ -106,6 +106,44 @@ TEST(StepBound, WithoutAVerdictUpdatesFollowBackward) {
   EXPECT_DOUBLE_EQ(step_bound_without_verdict_s(three_pieces()), 2 * 6 + 12 + 18);
 }
 
+TEST(StepBound, TellsItsParts) {
+  const BoundParts verdict = bound_parts_with_verdict(three_pieces());
+  EXPECT_DOUBLE_EQ(verdict.closed_s, 2 * 12 + 6);
+  EXPECT_DOUBLE_EQ(verdict.open_s, 15);
+  EXPECT_EQ(verdict.piece, 2u);
+  EXPECT_DOUBLE_EQ(verdict.piece_disk_s, 12);
+  EXPECT_FALSE(verdict.closed_by_disk);
+  EXPECT_FALSE(verdict.by_busiest_lane);
+  StepCosts costs = three_pieces();
+  costs.busiest_lane_s = 46;
+  EXPECT_TRUE(bound_parts_with_verdict(costs).by_busiest_lane);
+  const BoundParts backward = bound_parts_without_verdict(three_pieces());
+  EXPECT_EQ(backward.piece, 2u);
+  EXPECT_DOUBLE_EQ(backward.piece_disk_s, 12);
+  EXPECT_DOUBLE_EQ(backward.closed_s, 2 * 6 + 12);
+}
+
+TEST(StepBound, OtherTrafficIsAddedWhereItMustMove) {
+  StepCosts costs = three_pieces();
+  costs.other_disk_s = {4, 2, 0.5};
+  // 2 + 4 + 6 = 12; 6 + 6 + 5 = 17; 12 + 6.5 + 3 = 21.5.
+  EXPECT_DOUBLE_EQ(step_bound_with_verdict_s(costs), 2 * 12 + 6 + 21.5);
+  costs.other_disk_s = {10, 0, 0};
+  costs.state_slot_bytes = 60;  // t(0) + 10 + 6 = 16
+  EXPECT_EQ(bound_parts_with_verdict(costs).piece, 0u);
+  EXPECT_DOUBLE_EQ(step_bound_with_verdict_s(costs), 2 * 12 + 6 + 16);
+  // After the last unit's backward 6 + 10, after the first's 12 + 10.
+  EXPECT_DOUBLE_EQ(step_bound_without_verdict_s(costs), 2 * 6 + 12 + 22);
+  costs.other_disk_s = {1, 0, 10};  // 6 + 11; 10 + 1; 12 + 1
+  EXPECT_DOUBLE_EQ(step_bound_without_verdict_s(costs), 2 * 6 + 12 + 17);
+  costs.closed_disk_s = 29;  // as long as compute with a verdict; longer without
+  EXPECT_FALSE(bound_parts_with_verdict(costs).closed_by_disk);
+  EXPECT_TRUE(bound_parts_without_verdict(costs).closed_by_disk);
+  EXPECT_DOUBLE_EQ(step_bound_without_verdict_s(costs), 29 + 17);
+  costs.other_disk_s = {1, 2};
+  EXPECT_THROW(step_bound_with_verdict_s(costs), Error);
+}
+
 TEST(StepBound, RefusesVectorsOfDifferentLengths) {
   StepCosts costs = three_pieces();
   costs.state_bytes.pop_back();

@@ -42,12 +42,27 @@ class MetricsTest : public testing::Test {
       writer.step({step, 1.0 / static_cast<double>(step), 0.5, 1e-3, 1000, false, {{"compute", 0.25}}});
       if (step % 2 == 0) writer.eval(step, 2.0);
     }
-    if (end) writer.end({"abc", steps, {{"host", 12}}});
+    if (end) writer.end({"abc", steps, {{"host", 12}}, std::nullopt});
   }
 
   TempDir folder_;
   const std::string path_ = folder_.file("metrics.jsonl");
 };
+
+TEST_F(MetricsTest, TheEndTellsTheStepOverItsBoundWhereItIsKnown) {
+  for (const bool known : {true, false}) {
+    {
+      MetricsWriter writer(path_);
+      EndMetrics end{"abc", 3, {{"resident_bytes", 12}}, std::nullopt};
+      if (known) end.step_over_bound = 1.0625;
+      writer.end(end);
+    }
+    const json line = lines().at(0);
+    EXPECT_EQ(line["peak"]["resident_bytes"], 12);
+    EXPECT_EQ(line.contains("step_over_bound"), known);
+    EXPECT_EQ(line.value("step_over_bound", 0.0), known ? 1.0625 : 0.0);
+  }
+}
 
 TEST_F(MetricsTest, FloatsReadBackExactly) {
   std::vector<double> values{0.0, -0.0,         0.1, 1.0 / 3, 1e-300, 5e-324, 1.7976931348623157e308,
