@@ -269,9 +269,19 @@ bool UringQueue::register_buffers(std::span<const std::span<std::byte>> buffers)
       const iovec none{nullptr, 0};
       io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(first + i), &none, nullptr, 1);
     }
+    // The kernel counts what is registered (and the ring's own memory) by the user, what is locked by the
+    // process: one limit serves both.
+    const std::string remedy =
+        result == -ENOMEM
+            ? fmt::format(
+                  "; `ulimit -l` of {} KiB allows it, for all programs of this user that register memory "
+                  "together",
+                  div_up(total_bytes + kMiB, kKiB))
+            : "";
     logger()->warn(
-        "io_uring: {} of I/O buffers cannot be registered: {} (ulimit -l is {}); transfers run unregistered",
-        format_bytes(total_bytes), std::strerror(-result), memlock_limit());
+        "io_uring: {} of I/O buffers cannot be registered: {} (ulimit -l is {}); transfers run "
+        "unregistered{}",
+        format_bytes(total_bytes), std::strerror(-result), memlock_limit(), remedy);
     return false;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -33,9 +33,9 @@ struct PlanReport {
   std::string text;
 };
 
-// Reads no file and measures nothing itself. `rates` is called at most once, when the run fits, and told
-// whether a step moves anything to or from a disk; without it no time is predicted. Throws invalid_argument
-// for a configuration that no budget could help.
+// Measures nothing itself and reads no file but the kernel's on huge pages. `rates` is called at most once,
+// when the run fits, and told whether a step moves anything to or from a disk; without it no time is
+// predicted. Throws invalid_argument for a configuration that no budget could help.
 PlanReport plan_report(const Config& config, const std::function<MachineRates(bool disk)>& rates = {});
 
 }  // namespace terrace

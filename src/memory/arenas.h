@@ -13,14 +13,15 @@ namespace terrace {
 // Thread contract: built by one thread; data() may be read from any.
 class Arenas {
  public:
-  // Allocates both, in huge pages where the kernel gives them, and page-locks the host region where the limit
-  // allows it; what is refused is said once in the log, with what would allow it. Throws does_not_fit.
+  // Allocates both, in huge pages where the kernel gives them, and page-locks the host region as far as the
+  // limit allows it. What is refused is said once in the log, with what would allow it; the numbers of a run
+  // do not depend on it. Throws does_not_fit.
   Arenas(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes);
 
   std::byte* data(Tier tier) const { return tier == Tier::device ? device_.data() : host_.data(); }
   const AlignedMemory& host() const { return host_; }
   const AlignedMemory& device() const { return device_; }
-  std::uint64_t locked_bytes() const { return host_.locked() ? host_.size() : 0; }
+  std::uint64_t locked_bytes() const { return host_.locked_bytes(); }
 
  private:
   AlignedMemory device_;

@@ -1,6 +1,10 @@
 #include "src/model/gpt_executor.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "src/base/fail.h"
 #include "src/base/parallel_for.h"
@@ -8,6 +12,7 @@
 #include "src/model/block.h"
 #include "src/model/describe.h"
 #include "src/model/embedding_unit.h"
+#include "src/model/product_shapes.h"
 
 namespace terrace {
 namespace {
@@ -188,6 +193,57 @@ double GptExecutor::loss_sum(std::uint32_t index) const {
   check(index < contributions_.size() && contributions_[index].has_loss, "contribution {} has no loss yet",
         index);
   return contributions_[index].loss_sum;
+}
+
+namespace {
+
+// An address range whose pages are zeros and take memory only where they are written.
+class ZeroRange {
+ public:
+  explicit ZeroRange(std::size_t bytes)
+      : bytes_(bytes),
+        data_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                     0)) {
+    if (mapped()) ::madvise(data_, bytes_, MADV_NOHUGEPAGE);
+  }
+  ~ZeroRange() {
+    if (mapped()) ::munmap(data_, bytes_);
+  }
+  ZeroRange(const ZeroRange&) = delete;
+  ZeroRange& operator=(const ZeroRange&) = delete;
+
+  bool mapped() const { return data_ != MAP_FAILED; }
+  void* data() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+}  // namespace
+
+void GptExecutor::warm_up() {
+  std::vector<ProductShape> shapes = product_shapes(sizes_);
+  std::int64_t operand_numel = 0, result_numel = 0;
+  for (const ProductShape& shape : shapes) {
+    operand_numel = std::max({operand_numel, shape.a_span(), shape.b_span()});
+    result_numel = std::max(result_numel, shape.c_span());
+  }
+  const ZeroRange operands(static_cast<std::size_t>(operand_numel) * sizes_.element_bytes());
+  if (!operands.mapped()) return;
+  for (ProductShape& shape : shapes) shape.a.data = shape.b.data = operands.data();
+  const auto threads = static_cast<std::size_t>(parallel_threads());
+  std::deque<WorkerPool::Lease> workers;  // all at once: each is another
+  for (std::size_t i = 0; i < threads; ++i) workers.emplace_back(workers_);
+  parallel_for(threads, [&](std::size_t i) {
+    std::memset(workers[i]->scratch(), 0, worker_needs(sizes_).scratch_bytes);
+    const ZeroRange result(static_cast<std::size_t>(result_numel) * sizeof(float));
+    if (!result.mapped()) return;
+    for (const ProductShape& shape : shapes) {
+      workers[i]->multiply(shape.rows, shape.columns, shape.depth, shape.a, shape.b,
+                           static_cast<float*>(result.data()), shape.c_stride, shape.accumulate);
+    }
+  });
 }
 
 std::size_t GptExecutor::library_bytes() const {

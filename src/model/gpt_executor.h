@@ -52,6 +52,11 @@ class GptExecutor : public Executor {
   // [vocabulary], of the last forward of the head.
   const std::vector<float>& watched_logits() const { return watched_logits_; }
 
+  // Prepares and runs every matrix product of the model once on every worker, on operands of zeros that take
+  // no memory, so that what the library holds for them is there before the first step (and can be measured).
+  // Cost: well below a second. Does nothing where the address space is too small for it.
+  void warm_up();
+
   // What the executor holds beside operands: a scratch for each compute thread (from the start), oneDNN's
   // scratchpads (once every kind of call has run), tokens, watched logits.
   std::size_t library_bytes() const;

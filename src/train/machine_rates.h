@@ -1,6 +1,8 @@
 // What the machine gives, measured now, and as a profile for the simulator.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,9 @@ MachineProfile host_profile(const MachineRates& rates);
 // The folders that hold what a run keeps on nvme.
 std::vector<std::string> nvme_folders(const Config& config);
 
-// Checksums of 1 MiB on all threads, undisturbed, in 1e9 bytes a second. Cost: 50 ms and 48 MiB of memory.
-double measure_checksum_gbps();
+// Checksums of 1 MiB on all threads over `memory` (at least 1 MiB; more than a cache holds gives the rate of
+// memory), undisturbed, in 1e9 bytes a second. Cost: 20 ms or more.
+double measure_checksum_gbps(std::span<const std::byte> memory);
 
 // "disk 2.9 read, 6.1 written, 2.0 + 2.0 both at once (io_uring, ...)", or why not.
 std::string disk_text(const MachineRates& rates);

@@ -54,25 +54,15 @@ double gbps_of(const LaneStats& stats) {
 
 }  // namespace
 
-std::uint64_t anonymous_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::uint64_t kib = 0;
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) kib += std::strtoull(line.c_str() + 8, nullptr, 10);
-    if (line.starts_with("HugetlbPages:")) kib += std::strtoull(line.c_str() + 13, nullptr, 10);
-  }
-  return kib * kKiB;
-}
-
 ProbeRoom probe_room(const Config& config, const Plan& plan) {
   const auto nvme = static_cast<std::size_t>(Tier::nvme);
   const std::uint64_t budget = plan.ledger.budget_bytes[nvme];
   const std::uint64_t held = plan.ledger.total(Tier::nvme);
-  return {nvme_folders(config), budget > held ? budget - held : 0};
+  return {nvme_folders(config), budget > held ? budget - held : 0, {}};
 }
 
-RunTotals::RunTotals(const ModelShape& model, const Plan& plan)
-    : model_(model), plan_(plan), resident_bytes_(anonymous_bytes()), shortest_(plan) {}
+RunTotals::RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory)
+    : model_(model), plan_(plan), memory_(memory), shortest_(plan) {}
 
 void RunTotals::add(const StepOutcome& outcome) {
   ++(is_step(outcome.kind) ? steps_ : others_);
@@ -83,7 +73,7 @@ void RunTotals::add(const StepOutcome& outcome) {
     lanes_[lane].flops += outcome.lanes[lane].flops;
     lanes_[lane].busy_us += outcome.lanes[lane].busy_us;
   }
-  resident_bytes_ = std::max(resident_bytes_, anonymous_bytes());
+  memory_.sample();
   const StepProgram& program = plan_.program(outcome.kind);
   shortest_.add(outcome.kind, outcome.ops);
   for (OpId id = 0; id < program.ops.size(); ++id) {
@@ -146,7 +136,10 @@ void RunTotals::finish(const ProbeRoom& room) {
   const StepProgram& program = plan_.program(result.kind);
   MachineProfile machine;
   machine.at(Lane::nvme) = disk_;
-  if (disk_bytes() > 0) machine.checksum_gbps = measure_checksum_gbps();
+  if (disk_bytes() > 0) {
+    const AlignedMemory little(room.idle.size() < kMiB ? kMiB : 0, "bytes to check");
+    machine.checksum_gbps = measure_checksum_gbps(room.idle.size() < kMiB ? little.span() : room.idle);
+  }
   machine.share(lanes_on_cores());
   std::vector<double> op_us = shortest_.op_times_us(result.kind);
   for (OpId id = 0; id < op_us.size(); ++id) {  // a copy takes one core of them
@@ -224,7 +217,7 @@ std::map<std::string, std::uint64_t> RunTotals::peak_bytes(std::uint64_t locked_
           {"nvme_bytes", plan_.ledger.total(Tier::nvme)},
           {"ledger_bytes", plan_.ledger.total(Tier::device) + plan_.ledger.total(Tier::host)},
           {"locked_bytes", locked_bytes},
-          {"resident_bytes", resident_bytes_}};
+          {"resident_bytes", memory_.peak().resident_bytes()}};
 }
 
 StepMetrics to_metrics(const StepReport& report, const StepOutcome& outcome) {

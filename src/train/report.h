@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "src/base/process_memory.h"
 #include "src/plan/op_times.h"
 #include "src/plan/plan.h"
 #include "src/plan/step_costs.h"
@@ -25,13 +27,14 @@ inline constexpr std::uint64_t kLeastTrafficToProbe = std::uint64_t{4} << 30;
 struct ProbeRoom {
   std::vector<std::string> folders;
   std::uint64_t bytes = 0;
+  std::span<const std::byte> idle = {};  // memory that nobody writes now: checksums are timed over it
 };
 ProbeRoom probe_room(const Config& config, const Plan& plan);
 
-// Sums over the programs of a run. Model and plan must outlive it. Thread contract: one thread.
+// Sums over the programs of a run. Model, plan and memory must outlive it. Thread contract: one thread.
 class RunTotals {
  public:
-  RunTotals(const ModelShape& model, const Plan& plan);
+  RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory);
 
   // Every program that ran: steps, and what ran between them (a drain's updates run beside nothing, so its
   // times are good ones; steps alone will do). Also looks at what the process holds. Cost: microseconds, and
@@ -83,7 +86,7 @@ class RunTotals {
   double wall_us_ = 0;
   std::array<LaneStats, kLanes> lanes_{};
   std::uint64_t written_bytes_ = 0;
-  std::uint64_t resident_bytes_ = 0;
+  PeakMemory& memory_;
   ShortestTimes shortest_;
   std::array<Steps, kProgramKinds> by_kind_;
   LaneProfile disk_;
@@ -93,8 +96,5 @@ class RunTotals {
 
 // Without an outcome: before the step has ended.
 StepMetrics to_metrics(const StepReport& report, const StepOutcome& outcome = {});
-
-// Anonymous memory of this process, huge pages of its own included; page-locked memory is anonymous here.
-std::uint64_t anonymous_bytes();
 
 }  // namespace terrace

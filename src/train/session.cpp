@@ -6,12 +6,17 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "io/data_file.h"
 #include "src/base/fail.h"
 #include "src/base/log.h"
 #include "src/base/parallel_for.h"
+#include "src/base/units.h"
 #include "src/checkpoint/state_hash.h"
 #include "src/model/describe.h"
 #include "src/model/product_library.h"
@@ -98,6 +103,36 @@ std::uint64_t free_nvme_bytes(const Config& config) {
   return sum;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Calls `make` on a thread of its own and copies what it gives. Planning leaves a heap of many times the
+// plan's size, with the plan's own small blocks all over it; a thread's heap goes back to the system whole.
+template <typename Make, typename Value>
+void on_own_heap(const Make& make, Value& copy) {
+  std::optional<Value> value;
+  std::exception_ptr failure;
+  const auto body = [&] {
+    try {
+      value = make();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  try {
+    std::thread(body).join();
+  } catch (const std::system_error&) {  // no more threads: here, then
+    body();
+  }
+  if (failure) std::rethrow_exception(failure);
+  copy = std::as_const(*value);
+  value.reset();
+  trim_heap();
+}
+
 }  // namespace
 
 Session::Session(const Config& config, const SessionOptions& options) : spec_(model_spec(config)) {
@@ -126,14 +161,14 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
                      listing.chunk_numel, config.placement.chunk_numel);
     }
   }
-  make_plan_that_fits(planned, held_bytes);
+  make_plan_that_fits(planned, held_bytes, warm_up_executor(config));
   logger()->info("device {}, matrix products by {}", "host", product_library());
   device_ = make_host_device(config.compute.adversarial);
   arenas_ = std::make_unique<Arenas>(*device_, plan_.arena_bytes[0], plan_.arena_bytes[1]);
+  memory_.sample();
   open_storage(planned, options, exists);
+  memory_.sample();
 
-  executor_ = std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
-                                            grad_dtype(config));
   RuntimeParts parts;
   parts.model = &model_;
   parts.plan = &plan_;
@@ -161,16 +196,54 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
   runtime_ =
       std::make_unique<Runtime>(parts, RuntimeOptions{config.compute.adversarial, options.adversarial_seed});
   runtime_->run(ProgramKind::materialize, {});
+  memory_.sample();
 }
 
 Session::~Session() = default;
 
-void Session::make_plan_that_fits(const Config& config, std::uint64_t held_bytes) {
+std::uint64_t Session::ledger_bytes() const {
+  return plan_.ledger.total(Tier::device) + plan_.ledger.total(Tier::host);
+}
+
+// Returns the memory that came with it, the libraries' and the executor's own.
+std::uint64_t Session::warm_up_executor(const Config& config) {
+  const std::uint64_t before_bytes = process_memory().resident_bytes();
+  executor_ = std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
+                                            grad_dtype(config));
+  executor_->warm_up();
+  const std::uint64_t after_bytes = process_memory().resident_bytes();
+  // Most of what a sanitizer shows is its own.
+  return kSanitized ? 0 : after_bytes - std::min(before_bytes, after_bytes);
+}
+
+void Session::make_plan_that_fits(const Config& config, std::uint64_t held_bytes,
+                                  std::uint64_t library_bytes) {
   const std::uint64_t free =
       config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config) + held_bytes;
-  plan_ = make_plan(plan_request(config, model_, config.placement.chunk_numel, free));
-  if (!plan_.fits) throw Error(ErrorCode::does_not_fit, refusal(plan_));
-  require_legal(model_, plan_, config.train.micro_batches);
+  HostOverhead overhead = host_overhead(config, model_, config.placement.chunk_numel);
+  if (library_bytes > overhead.library_bytes + overhead.scratch_bytes) {
+    // They take some more once lanes and disks work.
+    overhead.library_bytes = round_up(library_bytes + library_bytes / 4 + 4 * kMiB, kMiB);
+    logger()->info("the libraries hold {} here, more than `terrace plan` expects; the ledger counts {}",
+                   format_bytes(library_bytes), format_bytes(overhead.library_bytes));
+  }
+  const auto plan_once = [&] {
+    Plan plan = make_plan(plan_request(config, model_, config.placement.chunk_numel, free, overhead));
+    if (!plan.fits) throw Error(ErrorCode::does_not_fit, refusal(plan));
+    require_legal(model_, plan, config.train.micro_batches);
+    return plan;
+  };
+  on_own_heap(
+      [&] {
+        Plan plan = plan_once();
+        if (const std::uint64_t bytes = program_bytes(plan); bytes > overhead.program_bytes) {
+          overhead.program_bytes = bytes + bytes / 8;
+          plan = plan_once();
+        }
+        return plan;
+      },
+      plan_);
+  memory_.sample();
 }
 
 StoreShape Session::store_shape(const Config& config) const {

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "io/extent_store.h"
 #include "io/io_queue.h"
 #include "io/scratch.h"
+#include "src/base/process_memory.h"
 #include "src/checkpoint/run_state.h"
 #include "src/model/gpt_executor.h"
 #include "src/plan/plan.h"
@@ -41,15 +43,22 @@ class Session {
   // Where the last commit left the run; nothing for a new one.
   const std::optional<RunState>& resumed() const { return resumed_; }
   std::uint64_t locked_bytes() const { return arenas_->locked_bytes(); }
+  std::span<const std::byte> host_memory() const { return arenas_->host().span(); }
+  // What the ledger promises of this process's memory: device and host together.
+  std::uint64_t ledger_bytes() const;
+  // The session samples while it opens; whoever runs steps samples at their ends.
+  PeakMemory& memory() { return memory_; }
 
   // Over every state, by a visit of all chunks.
   std::string state_hash();
 
  private:
-  void make_plan_that_fits(const Config& config, std::uint64_t held_bytes);
+  std::uint64_t warm_up_executor(const Config& config);
+  void make_plan_that_fits(const Config& config, std::uint64_t held_bytes, std::uint64_t library_bytes);
   void open_storage(const Config& config, const SessionOptions& session_options, bool exists);
   StoreShape store_shape(const Config& config) const;
 
+  PeakMemory memory_;
   ModelSpec spec_;
   ModelShape model_;
   Plan plan_;

@@ -50,6 +50,11 @@ DType grad_dtype(const Config& config) {
 
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes) {
+  return plan_request(config, model, chunk_numel, free_nvme_bytes, host_overhead(config, model, chunk_numel));
+}
+
+PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
+                         std::uint64_t free_nvme_bytes, const HostOverhead& overhead) {
   PlanRequest request;
   request.model = model;
   request.contributions = config.train.micro_batches;
@@ -67,6 +72,7 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   request.has_store = !config.store.path.empty();
   request.two_extents = config.commit.every_steps != 0;
   request.nvme_tier = !config.tiers.nvme.empty();
+  request.fixed = overhead.lines();
   if (request.has_store && request.two_extents) {
     request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
   }

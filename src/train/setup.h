@@ -9,6 +9,7 @@
 #include "src/model/model_spec.h"
 #include "src/optimizer/schedule.h"
 #include "src/plan/plan.h"
+#include "src/train/host_overhead.h"
 #include "terrace/config.h"
 
 namespace terrace {
@@ -18,7 +19,10 @@ DType compute_dtype(const Config& config);
 DType grad_dtype(const Config& config);
 
 // The plan's request. A tier of nvme whose path has no size gets `free_nvme_bytes`. `chunk_numel` is the
-// store's where there is one already.
+// store's where there is one already. `overhead` is what the host holds beside its arena.
+PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
+                         std::uint64_t free_nvme_bytes, const HostOverhead& overhead);
+// With host_overhead(config, model, chunk_numel).
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes);
 

@@ -39,7 +39,7 @@ class Training {
         session_(config, session),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
-        totals_(session_.model(), session_.plan()) {
+        totals_(session_.model(), session_.plan(), session_.memory()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
@@ -78,7 +78,9 @@ class Training {
     settle();
     if (commits_.enabled()) commit();
     if (trace_) trace_->write();
-    totals_.finish(probe_room(config_, session_.plan()));  // in the same minute as the steps
+    ProbeRoom room = probe_room(config_, session_.plan());
+    room.idle = session_.host_memory();
+    totals_.finish(room);  // in the same minute as the steps
     result.steps = step_;
     result.state_hash = session_.state_hash();
     result.report = totals_.text(session_.locked_bytes());

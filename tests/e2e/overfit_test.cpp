@@ -53,7 +53,7 @@ TEST(Overfit, AHundredLinesAreLearntByHeart) {
   config.optimizer.lr = 6e-3;
   config.optimizer.warmup_steps = 20;
   config.optimizer.weight_decay = 0;
-  config.tiers.device_bytes = config.tiers.host_bytes = 64u << 20;
+  config.tiers.device_bytes = config.tiers.host_bytes = 1u << 30;  // many cores bring memory of their own
   config.placement.chunk_numel = 65536;
   config.compute.adversarial = std::getenv("TERRACE_TEST_ADVERSARIAL") != nullptr;
 

@@ -243,7 +243,7 @@ TEST_F(RunMetricsTest, MemoryDescriptorsAndThreadsStayFlat) {
   for (const char* queue : {"uring", "threads"}) {
     Config config = small_on_disk(workspace_);
     config.io.queue = queue;
-    config.train.steps = 330;
+    config.train.steps = 600;
     config.train.micro_batches = 2;
     config.train.eval_every = 10;
     config.commit.every_steps = 10;
@@ -253,7 +253,7 @@ TEST_F(RunMetricsTest, MemoryDescriptorsAndThreadsStayFlat) {
     options.metrics_path = metrics_path();
     options.on_step = [&](const StepReport& report) {
       const Held held = held_now();
-      if (report.step <= 30) {
+      if (report.step <= 100) {
         warm.resident_bytes = std::max(warm.resident_bytes, held.resident_bytes);
         warm.heap_bytes = std::max(warm.heap_bytes, held.heap_bytes);
         warm.descriptors = std::max(warm.descriptors, held.descriptors);
@@ -273,7 +273,8 @@ TEST_F(RunMetricsTest, MemoryDescriptorsAndThreadsStayFlat) {
     }
     EXPECT_EQ(most.descriptors, warm.descriptors) << queue;
     EXPECT_EQ(most.threads, warm.threads) << queue;
-    EXPECT_LE(most.heap_bytes, warm.heap_bytes + (64 << 10)) << queue;  // 200 bytes a step would show
+    // What threads keep of each other's freed blocks comes and goes; 300 bytes a step would show.
+    EXPECT_LE(most.heap_bytes, warm.heap_bytes + (128 << 10)) << queue;
     EXPECT_TRUE(kSanitized || most.resident_bytes <= warm.resident_bytes + (16 << 20))
         << queue << ": " << warm.resident_bytes << " grew to " << most.resident_bytes;
   }

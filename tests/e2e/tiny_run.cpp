@@ -37,7 +37,7 @@ Config Workspace::config() const {
   config.optimizer.lr = 3e-3;
   config.optimizer.warmup_steps = 2;
   config.tiers.device_bytes = 64u << 20;
-  config.tiers.host_bytes = 64u << 20;
+  config.tiers.host_bytes = 1u << 30;  // many cores bring memory of their own
   config.placement.chunk_numel = 16384;
   config.compute.adversarial = std::getenv("TERRACE_TEST_ADVERSARIAL") != nullptr;
   return config;

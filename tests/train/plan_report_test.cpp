@@ -23,7 +23,8 @@ Config config_of(bool on_disk) {
   config.model.heads = 2;
   config.model.context = 32;
   config.placement.chunk_numel = 16384;
-  config.tiers.host_bytes = 8 * kMiB;
+  config.tiers.host_bytes = 32 * kMiB;
+  config.compute.threads = 2;  // they bring memory of their own
   if (on_disk) {
     config.tiers.nvme = {{"/nowhere", kGiB}};
     config.store.path = "/nowhere/store";

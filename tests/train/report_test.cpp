@@ -36,6 +36,7 @@ class ReportTest : public testing::Test {
 
   PlanRequest request_;
   Plan plan_;
+  PeakMemory memory_;
 };
 
 class ReportInMemoryTest : public ReportTest {
@@ -44,7 +45,7 @@ class ReportInMemoryTest : public ReportTest {
 };
 
 TEST_F(ReportTest, AStepStandsBesideItsPredictionAndItsBound) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
   totals.add(first());
   for (int i = 0; i < 4; ++i) totals.add(step());
   totals.finish({});
@@ -68,13 +69,13 @@ TEST_F(ReportTest, AStepStandsBesideItsPredictionAndItsBound) {
 TEST_F(ReportInMemoryTest, TheMedianIsOverTheShortestTimes) {
   double usual = 0;
   {
-    RunTotals totals(request_.model, plan_);
+    RunTotals totals(request_.model, plan_, memory_);
     for (int i = 0; i < 5; ++i) totals.add(step(1.5));
     totals.finish({});
     usual = totals.step_over_bound().value();
   }
   for (const bool slow : {false, true}) {
-    RunTotals totals(request_.model, plan_);
+    RunTotals totals(request_.model, plan_, memory_);
     totals.add(step(1));
     for (int i = 0; i < (slow ? 3 : 1); ++i) totals.add(step(2));
     totals.add(step(1));
@@ -84,7 +85,7 @@ TEST_F(ReportInMemoryTest, TheMedianIsOverTheShortestTimes) {
 }
 
 TEST_F(ReportInMemoryTest, AnEvenNumberOfStepsHasAMeanMedian) {
-  RunTotals one(request_.model, plan_), two(request_.model, plan_);
+  RunTotals one(request_.model, plan_, memory_), two(request_.model, plan_, memory_);
   one.add(step(1));
   two.add(step(1));
   two.add(step(2));
@@ -94,7 +95,7 @@ TEST_F(ReportInMemoryTest, AnEvenNumberOfStepsHasAMeanMedian) {
 }
 
 TEST_F(ReportTest, StepsWithNothingPendingAreNoMeasure) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
   for (int i = 0; i < 3; ++i) totals.add(first());
   totals.finish({});
   EXPECT_FALSE(totals.step_over_bound());
@@ -102,7 +103,7 @@ TEST_F(ReportTest, StepsWithNothingPendingAreNoMeasure) {
 }
 
 TEST_F(ReportTest, WithoutAStepThereIsStillAReport) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
   totals.finish({});
   EXPECT_FALSE(totals.step_over_bound());
   EXPECT_THAT(totals.text(0), HasSubstr("0 steps"));
@@ -110,7 +111,7 @@ TEST_F(ReportTest, WithoutAStepThereIsStillAReport) {
 }
 
 TEST_F(ReportTest, TheKindOfMostStepsIsMeasured) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
   for (int i = 0; i < 3; ++i) totals.add(made_outcome(plan_, ProgramKind::train_commit));
   totals.add(step(100));
   totals.add(step(100));
@@ -126,7 +127,8 @@ TEST_F(ReportTest, TheKindOfMostStepsIsMeasured) {
 TEST(Report, WhereNothingIsEverPendingEveryStepCounts) {
   const PlanRequest request = made_request(false, UpdateTime::backward);
   const Plan plan = make_plan(request);
-  RunTotals totals(request.model, plan);
+  PeakMemory memory;
+  RunTotals totals(request.model, plan, memory);
   totals.add(made_outcome(plan, ProgramKind::train, false));
   totals.finish({});
   EXPECT_TRUE(totals.step_over_bound());
@@ -134,7 +136,7 @@ TEST(Report, WhereNothingIsEverPendingEveryStepCounts) {
 }
 
 TEST_F(ReportTest, ALongRunKeepsTheLastThousandSteps) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
   for (int i = 0; i < 900; ++i) totals.add(step(3));
   for (int i = 0; i < 900; ++i) totals.add(step(1));
   totals.finish({});
@@ -145,7 +147,7 @@ TEST_F(ReportTest, ALongRunKeepsTheLastThousandSteps) {
 // A run of little traffic is not worth a probe: the rate that its own transfers reached is taken.
 TEST_F(ReportTest, TheDiskIsMeasuredOnlyWhereTheRunMovedMuch) {
   const TempDir folder;
-  RunTotals little(request_.model, plan_);
+  RunTotals little(request_.model, plan_, memory_);
   little.add(step());
   little.finish({{folder.path()}, kGiB});
   EXPECT_THAT(little.text(0), HasSubstr("the disk: not measured, the run moved "));
@@ -153,19 +155,19 @@ TEST_F(ReportTest, TheDiskIsMeasuredOnlyWhereTheRunMovedMuch) {
 
   StepOutcome outcome = step();
   outcome.lanes[static_cast<std::size_t>(Lane::nvme)].bytes = kLeastTrafficToProbe;
-  RunTotals much(request_.model, plan_);
+  RunTotals much(request_.model, plan_, memory_);
   much.add(outcome);
   much.finish({{folder.path()}, 16 * kMiB});
   EXPECT_THAT(much.text(0), HasSubstr("GB/s read, "));
   EXPECT_THAT(much.text(0), HasSubstr("on 16 MiB"));
   EXPECT_TRUE(much.step_over_bound());
 
-  RunTotals full(request_.model, plan_);
+  RunTotals full(request_.model, plan_, memory_);
   full.add(outcome);
   full.finish({{folder.path()}, 7 * kMiB});
   EXPECT_THAT(full.text(0), HasSubstr("not measured, the budget leaves no room for it"));
 
-  RunTotals gone(request_.model, plan_);
+  RunTotals gone(request_.model, plan_, memory_);
   gone.add(outcome);
   gone.finish({{folder.file("gone")}, kGiB});
   EXPECT_THAT(gone.text(0), HasSubstr("not measured, cannot create"));
@@ -185,7 +187,8 @@ TEST_F(ReportTest, TheRoomForAProbeIsWhatTheBudgetLeaves) {
 }
 
 TEST_F(ReportTest, PeaksAreOfTheTiersAndOfTheProcess) {
-  RunTotals totals(request_.model, plan_);
+  RunTotals totals(request_.model, plan_, memory_);
+  memory_.sample();
   const std::uint64_t before = totals.peak_bytes(0).at("resident_bytes");
   EXPECT_GT(before, 100 * kKiB);
   {
