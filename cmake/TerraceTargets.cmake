@@ -1,10 +1,14 @@
 include(GoogleTest)
 
-# terrace_library(NAME SOURCES ... [LIBS ...]): one static library a folder.
+# terrace_library(NAME SOURCES ... [LIBS ...]): one static library a folder. Those of the product are installed.
 function(terrace_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(${name} PUBLIC terrace_compile ${ARG_LIBS})
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:terrace_compile> ${ARG_LIBS})
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
+  if(folder MATCHES "^(src|io|kernels)(/|$)" AND NOT folder STREQUAL "src/cli")
+    set_property(GLOBAL APPEND PROPERTY TERRACE_LIBRARIES ${name})
+  endif()
 endfunction()
 
 # terrace_test(NAME SOURCES ... [LIBS ...] [LABEL unit|conformance|e2e|fault|gpu|slow]): one test program;

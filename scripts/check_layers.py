@@ -12,7 +12,8 @@ LAYERS = [
     ["src/optimizer"],
     ["src/runtime"],
     ["src/model", "src/data", "src/checkpoint"],
-    ["src/train", "src/doctor"],
+    ["src/engine"],
+    ["src/train", "src/embed", "src/doctor"],
 ]
 PUBLIC = "include/terrace"
 PUBLIC_ONLY = ["src/cli", "python", "examples"]  # besides themselves, these see the public headers alone

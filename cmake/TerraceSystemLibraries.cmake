@@ -1,0 +1,10 @@
+# terrace::xxhash and terrace::uring: libraries that come without a package file. Also part of the installed package.
+foreach(library xxhash uring)
+  if(TARGET terrace::${library})
+    continue()
+  endif()
+  string(TOUPPER ${library} upper)
+  find_library(TERRACE_${upper}_LIBRARY ${library} REQUIRED)
+  add_library(terrace::${library} UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(terrace::${library} PROPERTIES IMPORTED_LOCATION "${TERRACE_${upper}_LIBRARY}")
+endforeach()

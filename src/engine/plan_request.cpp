@@ -1,0 +1,83 @@
+#include "src/engine/plan_request.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <sys/stat.h>
+
+#include <set>
+
+#include "io/data_file.h"
+#include "io/extent_store.h"
+#include "src/base/fail.h"
+#include "src/base/units.h"
+
+namespace terrace {
+namespace {
+
+std::optional<TierShares> shares_of(const PlacementShares& shares) {
+  if (shares.automatic) return std::nullopt;
+  return TierShares{shares.device, shares.host, shares.nvme};
+}
+
+}  // namespace
+
+PlanRequest make_plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
+                              std::uint64_t free_bytes) {
+  PlanRequest request;
+  request.model = model;
+  request.contributions = config.train.micro_batches;
+  // Clipping wants the norm of the whole gradient first.
+  request.updates = config.optimizer.clip_norm > 0 ? UpdateTime::next_forward : UpdateTime::backward;
+  request.chunk_numel = chunk_numel;
+  request.parameters = shares_of(config.placement.parameters);
+  request.gradients = shares_of(config.placement.gradients);
+  request.optimizer_state = shares_of(config.placement.optimizer_state);
+  request.activations = shares_of(config.placement.activations);
+  if (config.train.recompute == "always") request.recompute = Recompute::always;
+  if (config.train.recompute == "never") request.recompute = Recompute::never;
+  request.slack = config.placement.prefetch ? 2 : 0;
+  request.ahead = config.placement.prefetch;
+  request.has_store = !config.store.path.empty();
+  request.two_extents = config.commit.every_steps != 0;
+  request.nvme_tier = !config.tiers.nvme.empty();
+  if (request.has_store && request.two_extents) {
+    request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
+  }
+  request.budget_bytes = {config.tiers.device_bytes, config.tiers.host_bytes, 0};
+  bool open_ended = config.tiers.nvme.empty() && request.has_store;
+  std::uint64_t nvme_bytes = 0;
+  for (const NvmePath& path : config.tiers.nvme) {
+    nvme_bytes += path.size_bytes;
+    open_ended = open_ended || path.size_bytes == 0;
+  }
+  request.budget_bytes[static_cast<std::size_t>(Tier::nvme)] =
+      open_ended ? nvme_bytes + free_bytes : nvme_bytes;
+  return request;
+}
+
+std::string refusal_text(const Plan& plan) {
+  std::string text =
+      "the run does not fit its budgets\n" + to_text(plan.ledger) + "the smallest budgets that would do:";
+  static constexpr std::array<const char*, kTiers> kKeys{"tiers.device", "tiers.host",
+                                                         "tiers.nvme (all sizes)"};
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (plan.least_bytes[tier] == 0) continue;
+    text += fmt::format(" {} = {} bytes ({})", kKeys[tier], plan.least_bytes[tier],
+                        format_bytes(plan.least_bytes[tier]));
+  }
+  return text;
+}
+
+std::uint64_t free_nvme_bytes(const Config& config) {
+  std::uint64_t sum = 0;
+  std::set<dev_t> counted;
+  for (const NvmePath& path : config.tiers.nvme) {
+    struct stat status {};
+    if (::stat(path.path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+      fail(ErrorCode::not_found, "tiers.nvme: {} is not a folder", path.path);
+    }
+    if (path.size_bytes == 0 && counted.insert(status.st_dev).second) sum += free_bytes(path.path);
+  }
+  return sum;
+}
+
+}  // namespace terrace

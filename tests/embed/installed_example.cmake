@@ -1,0 +1,43 @@
+# cmake -DBUILD=... -DSOURCE=... -DCOMPILER=... -P: installs BUILD to a folder of its own, builds examples/embed_optimizer
+# against it in another, outside the project, runs it twice: the second run goes on where the first stopped.
+string(RANDOM LENGTH 8 name)
+set(work "$ENV{TMPDIR}")
+if(NOT work)
+  set(work /tmp)
+endif()
+set(work ${work}/terrace-installed-${name})
+
+function(require)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(NOT result EQUAL 0)
+    file(REMOVE_RECURSE ${work})
+    message(FATAL_ERROR "${ARGN}\n${out}")
+  endif()
+  set(out "${out}" PARENT_SCOPE)
+endfunction()
+
+require(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+file(COPY ${SOURCE}/examples/embed_optimizer DESTINATION ${work}/source)
+require(${CMAKE_COMMAND} -S ${work}/source/embed_optimizer -B ${work}/build -DCMAKE_BUILD_TYPE=Release
+  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+require(${CMAKE_COMMAND} --build ${work}/build)
+require(${work}/prefix/bin/terrace --help)
+require(${work}/build/embed_optimizer ${work}/store)
+set(first "${out}")
+require(${work}/build/embed_optimizer ${work}/store)
+set(second "${out}")
+file(REMOVE_RECURSE ${work})
+
+foreach(run first second)
+  string(REGEX MATCHALL "loss [0-9.]+" losses "${${run}}")
+  list(TRANSFORM losses REPLACE "loss " "")
+  list(GET losses 0 ${run}_begins)
+  list(GET losses -1 ${run}_ends)
+  if(NOT ${run}_ends LESS ${run}_begins)
+    message(FATAL_ERROR "the loss does not fall:\n${${run}}")
+  endif()
+endforeach()
+if(NOT first MATCHES "begins after step 0\n" OR NOT second MATCHES "begins after step 30\n" OR
+   NOT second MATCHES "step 60 loss" OR NOT second_begins LESS first_ends)
+  message(FATAL_ERROR "the second run does not go on where the first stopped:\n${first}${second}")
+endif()
