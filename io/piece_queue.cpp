@@ -65,7 +65,7 @@ void PieceQueue::add_disk(std::uint64_t id) {
   for (std::uint32_t i = 0; i < depth_; ++i) free_.push_back(&pieces_.emplace_back());
 }
 
-std::size_t PieceQueue::disk_of(const Lock& guard, int fd, const std::string& path) {
+std::size_t PieceQueue::find_or_add_disk(const Lock& guard, int fd, const std::string& path) {
   struct stat status {};
   std::uint64_t id = ::fstat(fd, &status) == 0 ? status.st_dev : 0;
   if (hooks_) id = hooks_->disk_of(path, id);
@@ -83,7 +83,7 @@ IoFile PieceQueue::register_file(int fd, std::string path) {
   const bool direct = flags >= 0 && (flags & O_DIRECT) != 0;
   const std::uint64_t unit_bytes = direct ? sector_bytes(fd) : 1;
   const Lock guard = lock();
-  const std::size_t disk = disk_of(guard, fd, path);
+  const std::size_t disk = find_or_add_disk(guard, fd, path);
   files_.push_back({fd, direct, unit_bytes, std::move(path), disk});
   const auto index = static_cast<IoFile>(files_.size() - 1);
   file_added(guard, index);

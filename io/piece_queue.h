@@ -126,7 +126,7 @@ class PieceQueue : public IoQueue {
     std::uint32_t in_flight = 0;
   };
 
-  std::size_t disk_of(const Lock& lock, int fd, const std::string& path);
+  std::size_t find_or_add_disk(const Lock& lock, int fd, const std::string& path);
   void add_disk(std::uint64_t id);
   Disk& disk_of(const Transfer& transfer) { return disks_[files_[transfer.request.file].disk]; }
   void prepare_call(Piece& piece);

@@ -14,7 +14,8 @@ int main(int argc, char** argv) try {
   terrace::Config config;
   config.store.path = folder + "/store";
   config.tiers.nvme = {{folder + "/nvme", 64 << 20}};
-  config.tiers.host_bytes = config.tiers.device_bytes = 16 << 20;
+  config.tiers.device_bytes = 16 << 20;
+  config.tiers.host_bytes = 256 << 20;
   config.placement.optimizer_state = {false, 0, 0, 1};  // device, host, nvme: all of it on disk
   config.placement.chunk_numel = 65536;
 

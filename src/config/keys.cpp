@@ -111,11 +111,13 @@ const std::vector<ConfigKey>& keys() {
       other(KeyForm::text, "store.path", F(store.path),
             "Folder of the store, which is the checkpoint. Empty = none: nothing can be resumed."),
       other(KeyForm::integer_or_auto, "commit.every_steps", F(commit.every_steps),
-            "Steps between two commits. 0 = never: one extent a chunk, no resume. `auto` = every step where "
+            "Steps between two commits; each runs inside the step after it, so a kill loses up to one step "
+            "more than "
+            "this. 0 = never: one extent a chunk, no resume. `auto` = every step where "
             "all states are on disk anyway, else so that commits cost at most 5% of the disk's time."),
       choice("io.queue", F(io.queue), {"auto", "uring", "threads"},
              "How requests reach the kernel. `auto` = io_uring, threads where it is refused."),
-      integer("io.depth", F(io.depth), "requests", {1, 4096}, "Requests under way at once."),
+      integer("io.depth", F(io.depth), "requests", {1, 4096}, "Requests under way at once on each disk."),
       size("io.piece_bytes", F(io.piece_bytes), {4096, 1 << 30},
            "Size that large transfers are cut into; a multiple of 4096."),
       integer("compute.threads", F(compute.threads), "", {0, 4096},

@@ -43,10 +43,9 @@ class Writes {
 
 }  // namespace
 
-void commit_initial_states(Engine& engine, bool commits, const std::string& run_state,
-                           const std::function<void(const Chunk& chunk, float* master)>& initial_master) {
+void commit_initial_states(Engine& engine, bool commits, const std::string& run_state) {
   const std::vector<Chunk>& chunks = engine.plan().chunks;
-  const std::span<std::byte> room = engine.host_arena();
+  const std::span<std::byte> room = engine.host_memory();
   std::uint64_t largest = 0;
   for (const Chunk& chunk : chunks) largest = std::max(largest, state_slot_bytes(chunk.numel));
   const std::size_t places = std::min<std::size_t>(room.size() / largest, 16);
@@ -58,7 +57,7 @@ void commit_initial_states(Engine& engine, bool commits, const std::string& run_
       const StateLayout layout = state_layout(adamw_streams(), chunks[c].numel);
       const auto extent = room.subspan((c - first) * largest, state_slot_bytes(chunks[c].numel));
       std::memset(extent.data(), 0, extent.size());
-      initial_master(chunks[c], reinterpret_cast<float*>(extent.data() + layout.offset_bytes[0]));
+      engine.fill_master(chunks[c], reinterpret_cast<float*>(extent.data() + layout.offset_bytes[0]));
       writes.add();
       try {
         engine.store()->write(c, extent, {0, std::vector<std::uint64_t>(chunks[c].segments.size(), 0)},

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "src/base/aligned_memory.h"
 #include "src/base/fail.h"
 #include "src/base/parallel_for.h"
+#include "src/base/process_memory.h"
 #include "src/config/keys.h"
 #include "src/embed/element_cast.h"
 #include "src/embed/first_commit.h"
@@ -55,6 +57,20 @@ Config without_activations(Config config) {
   return config;
 }
 
+// What the optimizer holds beside its arenas: stacks and heaps of the lanes' and compute threads, oneTBB, a
+// few lists a tensor.
+HostOverhead overhead_of(const Config& config, const TensorTable& tensors, const ModelShape& shape,
+                         std::uint64_t chunk_numel) {
+  constexpr std::uint64_t kBaseBytes = 6 * kMiB, kThreadBytes = kMiB / 2, kTensorBytes = kKiB;
+  const std::uint64_t stack_bytes = huge_page_support().always ? kHugePageBytes : 0;
+  HostOverhead overhead = engine_overhead(config, shape, chunk_numel);
+  overhead.library_bytes = kBaseBytes + (kLanes + 1) * stack_bytes +
+                           compute_threads(config) * (kThreadBytes + stack_bytes) +
+                           tensors.size() * kTensorBytes;
+  return overhead;
+}
+
+// `config` and `tensors` outlive it.
 EngineModel engine_model(const Config& config, const TensorTable& tensors) {
   EngineModel model;
   model.shape = tensors.shape(gradient_dtype(config, tensors));
@@ -64,6 +80,20 @@ EngineModel engine_model(const Config& config, const TensorTable& tensors) {
                                           {"train.micro_batches", config.train.micro_batches}}
                        .dump();
   model.says = "the program registers";
+  model.resume_by = "StoreUse::resume";
+  // From the program's memory.
+  model.initial = [&tensors](std::uint32_t unit, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
+                             float* out) {
+    const TensorPart& part = tensors.units()[unit][index];
+    const OptimizerTensor& tensor = tensors[part.tensor];
+    const DType dtype = dtype_of(tensor.parameter_type);
+    cast_parameters(
+        static_cast<const std::byte*>(tensor.parameters) + (part.begin + begin) * dtype_bytes(dtype), dtype,
+        reinterpret_cast<std::byte*>(out), DType::f32, end - begin);
+  };
+  model.overhead = [&config, &tensors, shape = model.shape](std::uint64_t chunk_numel) {
+    return overhead_of(config, tensors, shape, chunk_numel);
+  };
   return model;
 }
 
@@ -77,6 +107,7 @@ OptimizerBackend::OptimizerBackend(const Config& given, std::vector<OptimizerTen
     fail(ErrorCode::invalid_argument, "optimizer.clip_norm is {}; wanted a finite number, at least 0",
          clip_norm_);
   }
+  set_parallel_threads(static_cast<int>(config.compute.threads));
   engine_ = std::make_unique<Engine>(
       config, engine_model(config, tensors_),
       EngineOptions{resumes(config, options.use), options.adversarial_seed, options.io_hooks});
@@ -89,36 +120,16 @@ OptimizerBackend::OptimizerBackend(const Config& given, std::vector<OptimizerTen
   }
   run_state_ = to_text({steps_, resumed_state_});
   if (!committed && engine_->store() != nullptr) {
-    commit_initial_states(*engine_, config.commit.every_steps != 0, run_state_, initial_master());
+    commit_initial_states(*engine_, config.commit.every_steps != 0, run_state_);
   }
   executor_ = std::make_unique<ExternalExecutor>(tensors_, engine_->model(), config.train.micro_batches,
                                                  plan().updates, committed.has_value());
-  engine_->start(*executor_, initial_master());
+  engine_->start(*executor_);
   commits_ = std::make_unique<CommitPolicy>(config, plan());
 }
 
 OptimizerBackend::~OptimizerBackend() {
   if (executor_) executor_->cancel();
-}
-
-// A chunk's master parameters from the program's memory.
-std::function<void(const Chunk&, float*)> OptimizerBackend::initial_master() const {
-  return [this](const Chunk& chunk, float* master) {
-    constexpr std::uint64_t kPiece = 16 * kBlockNumel;
-    parallel_for(div_up(chunk.numel, kPiece), [&](std::size_t piece) {
-      for (const Segment& segment : chunk.segments) {
-        const std::uint64_t from = std::max(segment.offset, piece * kPiece);
-        const std::uint64_t to = std::min(segment.offset + segment.numel(), (piece + 1) * kPiece);
-        if (from >= to) continue;
-        const TensorPart& part = tensors_.units()[chunk.unit][segment.tensor];
-        const OptimizerTensor& tensor = tensors_[part.tensor];
-        const DType dtype = dtype_of(tensor.parameter_type);
-        const std::uint64_t first = part.begin + segment.begin + (from - segment.offset);
-        cast_parameters(static_cast<const std::byte*>(tensor.parameters) + first * dtype_bytes(dtype), dtype,
-                        reinterpret_cast<std::byte*>(master + from), DType::f32, to - from);
-      }
-    });
-  };
 }
 
 void OptimizerBackend::require_usable(const Lock&) const {

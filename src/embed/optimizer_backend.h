@@ -33,6 +33,7 @@ class OptimizerBackend {
   std::size_t tensor(std::string_view name) const { return tensors_.index_of(name); }
   std::uint64_t steps() const { return steps_; }
   const std::string& program_state() const { return resumed_state_; }
+  Engine& engine() { return *engine_; }
   const Plan& plan() const { return engine_->plan(); }
 
   void wait_for_parameters(std::size_t tensor);
@@ -58,7 +59,6 @@ class OptimizerBackend {
   void run_job(Lock& lock, std::function<void()> job);
   void run_program(ProgramKind kind);
   void ended_program(const Lock&);
-  std::function<void(const Chunk&, float*)> initial_master() const;
 
   const double clip_norm_;
   const TensorTable tensors_;

@@ -24,7 +24,7 @@ class CommitPolicy {
   bool enabled_ = false;
   bool automatic_ = false;
   std::uint64_t every_ = 1;
-  double resident_bytes_ = 0;
+  double in_memory_bytes_ = 0;
   int measured_ = 0;
 };
 

@@ -1,7 +1,10 @@
 #include "src/engine/engine.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -58,11 +61,34 @@ void compare_identity(const std::string& stored, const EngineModel& model, const
   }
 }
 
+// Calls `make` on a thread of its own and copies what it gives. Planning leaves a heap of many times the
+// plan's size, with the plan's own small blocks all over it; a thread's heap goes back to the system whole.
+template <typename Make, typename Value>
+void on_own_heap(const Make& make, Value& copy) {
+  std::optional<Value> value;
+  std::exception_ptr failure;
+  const auto body = [&] {
+    try {
+      value = make();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  try {
+    std::thread(body).join();
+  } catch (const std::system_error&) {  // no more threads: here, then
+    body();
+  }
+  if (failure) std::rethrow_exception(failure);
+  copy = std::as_const(*value);
+  value.reset();
+  trim_heap();
+}
+
 }  // namespace
 
 Engine::Engine(const Config& config, EngineModel model, const EngineOptions& options)
     : model_(std::move(model)), runtime_options_{config.compute.adversarial, options.adversarial_seed} {
-  set_parallel_threads(static_cast<int>(config.compute.threads));
   const bool has_store = !config.store.path.empty();
   const bool exists = has_store && ExtentStore::exists(config.store.path);
   if (options.resume && !exists) {
@@ -71,7 +97,8 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
   }
   if (!options.resume && exists) {
     fail(ErrorCode::invalid_argument,
-         "{} already holds a store: resume it (--resume), or choose another store.path", config.store.path);
+         "{} already holds a store: resume it ({}), or choose another store.path", config.store.path,
+         model_.resume_by);
   }
   Config planned = config;
   std::uint64_t held_bytes = 0;  // by the store: no longer free, but counted in the plan
@@ -88,13 +115,15 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
   make_plan_that_fits(planned, held_bytes);
   device_ = make_host_device(config.compute.adversarial);
   arenas_ = std::make_unique<Arenas>(*device_, plan_.arena_bytes[0], plan_.arena_bytes[1]);
+  memory_.sample();
   open_storage(planned, options, exists);
+  memory_.sample();
+  model_.overhead = nullptr;  // may look at `config`
 }
 
 Engine::~Engine() = default;
 
-void Engine::start(Executor& executor, std::function<void(const Chunk&, float*)> initial_master) {
-  initial_master_ = std::move(initial_master);
+void Engine::start(Executor& executor) {
   RuntimeParts parts;
   parts.model = &model_.shape;
   parts.plan = &plan_;
@@ -104,9 +133,28 @@ void Engine::start(Executor& executor, std::function<void(const Chunk&, float*)>
   parts.queue = queue_.get();
   parts.store = store_.get();
   parts.scratch = scratch_.get();
-  parts.initial_master = [this](std::uint32_t c, float* master) { initial_master_(plan_.chunks[c], master); };
+  parts.initial_master = [this](std::uint32_t c, float* master) { fill_master(plan_.chunks[c], master); };
   runtime_ = std::make_unique<Runtime>(parts, runtime_options_);
   runtime_->run(ProgramKind::materialize, {});
+  memory_.sample();
+}
+
+void Engine::fill_master(const Chunk& chunk, float* master) const {
+  constexpr std::uint64_t kPiece =
+      16 * kBlockNumel;  // a value depends on its element alone: any pieces will do
+  parallel_for(div_up(chunk.numel, kPiece), [&](std::size_t piece) {
+    for (const Segment& segment : chunk.segments) {
+      const std::uint64_t from = std::max(segment.offset, piece * kPiece);
+      const std::uint64_t to = std::min(segment.offset + segment.numel(), (piece + 1) * kPiece);
+      if (from >= to) continue;
+      const std::uint64_t begin = segment.begin + (from - segment.offset);
+      model_.initial(chunk.unit, segment.tensor, begin, begin + (to - from), master + from);
+    }
+  });
+}
+
+std::uint64_t Engine::ledger_bytes() const {
+  return plan_.ledger.total(Tier::device) + plan_.ledger.total(Tier::host);
 }
 
 std::optional<std::string> Engine::run_state() const {
@@ -117,9 +165,24 @@ std::optional<std::string> Engine::run_state() const {
 void Engine::make_plan_that_fits(const Config& config, std::uint64_t held_bytes) {
   const std::uint64_t free =
       config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config) + held_bytes;
-  plan_ = make_plan(make_plan_request(config, model_.shape, config.placement.chunk_numel, free));
-  if (!plan_.fits) throw Error(ErrorCode::does_not_fit, refusal_text(plan_));
-  require_legal(model_.shape, plan_, config.train.micro_batches);
+  HostOverhead overhead = model_.overhead(config.placement.chunk_numel);
+  const auto plan_once = [&] {
+    Plan plan = make_plan(plan_request(config, model_.shape, config.placement.chunk_numel, free, overhead));
+    if (!plan.fits) throw Error(ErrorCode::does_not_fit, refusal(plan));
+    require_legal(model_.shape, plan, config.train.micro_batches);
+    return plan;
+  };
+  on_own_heap(
+      [&] {
+        Plan plan = plan_once();
+        if (const std::uint64_t bytes = program_bytes(plan); bytes > overhead.program_bytes) {
+          overhead.program_bytes = bytes + bytes / 8;
+          plan = plan_once();
+        }
+        return plan;
+      },
+      plan_);
+  memory_.sample();
 }
 
 StoreShape Engine::store_shape(const Config& config) const {

@@ -6,16 +6,23 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "io/extent_store.h"
 #include "io/io_queue.h"
 #include "io/scratch.h"
+#include "src/base/process_memory.h"
+#include "src/engine/host_overhead.h"
 #include "src/plan/plan.h"
 #include "src/runtime/runtime.h"
 #include "terrace/config.h"
 
 namespace terrace {
+
+// Fills `out` with the initial values of elements [begin, end) of a unit's tensor (by its place in the unit).
+using InitialValues = std::function<void(std::uint32_t unit, std::uint32_t tensor, std::uint64_t begin,
+                                         std::uint64_t end, float* out)>;
 
 // What is run. `identity` and `numerics` are JSON objects that the store keeps: two runs on one store must
 // agree on every key of the first (a difference is refused) and should on the second (it is said in the log).
@@ -23,7 +30,11 @@ struct EngineModel {
   ModelShape shape;
   std::string identity;
   std::string numerics;
-  std::string says;  // who names the identity, for messages: "the configuration says"
+  std::string says;       // who names the identity, for messages: "the configuration says"
+  std::string resume_by;  // how a store that exists is resumed, for messages: "--resume"
+  InitialValues initial;  // from any thread, several at once
+  // What the host holds beside its arena, for chunks of that size.
+  std::function<HostOverhead(std::uint64_t chunk_numel)> overhead;
 };
 
 struct EngineOptions {
@@ -40,9 +51,8 @@ class Engine {
   Engine(const Config& config, EngineModel model, const EngineOptions& options);
   ~Engine();
 
-  // Brings the parameters into their homes: from then on a step may run. `initial_master` fills a chunk's
-  // master parameters (numel floats, padding included and zero before). `executor` must outlive this.
-  void start(Executor& executor, std::function<void(const Chunk& chunk, float* master)> initial_master);
+  // Brings the parameters into their homes: from then on a step may run. `executor` must outlive this.
+  void start(Executor& executor);
 
   const Plan& plan() const { return plan_; }
   const ModelShape& model() const { return model_.shape; }
@@ -51,22 +61,27 @@ class Engine {
   // What the last commit kept beside the chunks; nothing where none was made.
   std::optional<std::string> run_state() const;
   std::uint64_t locked_bytes() const { return arenas_->locked_bytes(); }
+  // The host arena; idle before start().
+  std::span<std::byte> host_memory() const { return arenas_->host().span(); }
+  // What the ledger promises of this process's memory: device and host together.
+  std::uint64_t ledger_bytes() const;
+  // Sampled while the engine opens and starts; whoever runs steps samples at their ends.
+  PeakMemory& memory() { return memory_; }
 
+  // A chunk's initial master parameters; `master` has chunk.numel elements, zeros where no tensor is.
+  void fill_master(const Chunk& chunk, float* master) const;
   // Over every state, by a visit of all chunks. Wants nothing pending.
   std::string state_hash();
-
-  // For use before start(): the host arena, idle until then.
-  std::span<std::byte> host_arena() const { return arenas_->host().span(); }
 
  private:
   void make_plan_that_fits(const Config& config, std::uint64_t held_bytes);
   void open_storage(const Config& config, const EngineOptions& options, bool exists);
   StoreShape store_shape(const Config& config) const;
 
+  PeakMemory memory_;
   EngineModel model_;
   Plan plan_;
   RuntimeOptions runtime_options_;
-  std::function<void(const Chunk&, float*)> initial_master_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Arenas> arenas_;
   std::unique_ptr<IoQueue> queue_;

@@ -20,8 +20,8 @@ std::optional<TierShares> shares_of(const PlacementShares& shares) {
 
 }  // namespace
 
-PlanRequest make_plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
-                              std::uint64_t free_bytes) {
+PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
+                         std::uint64_t free_bytes, const HostOverhead& overhead) {
   PlanRequest request;
   request.model = model;
   request.contributions = config.train.micro_batches;
@@ -39,6 +39,7 @@ PlanRequest make_plan_request(const Config& config, const ModelShape& model, std
   request.has_store = !config.store.path.empty();
   request.two_extents = config.commit.every_steps != 0;
   request.nvme_tier = !config.tiers.nvme.empty();
+  request.fixed = overhead.lines();
   if (request.has_store && request.two_extents) {
     request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
   }
@@ -54,7 +55,7 @@ PlanRequest make_plan_request(const Config& config, const ModelShape& model, std
   return request;
 }
 
-std::string refusal_text(const Plan& plan) {
+std::string refusal(const Plan& plan) {
   std::string text =
       "the run does not fit its budgets\n" + to_text(plan.ledger) + "the smallest budgets that would do:";
   static constexpr std::array<const char*, kTiers> kKeys{"tiers.device", "tiers.host",

@@ -3,6 +3,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "src/plan/check_rules.h"
 #include "src/plan/happens_before.h"
@@ -30,17 +32,18 @@ std::vector<Violation> check_program(const StepProgram& program, const CheckInpu
 }
 
 std::vector<Violation> check_carried(const StepProgram& before, const StepProgram& after) {
-  const auto same = [](const Slot& a, const Slot& b) {
-    return a.chunk == b.chunk && a.tier == b.tier && a.offset_bytes == b.offset_bytes && a.bytes == b.bytes;
+  const auto place = [](const Slot& slot) {
+    return std::tuple(slot.chunk, slot.tier, slot.offset_bytes, slot.bytes);
   };
   Findings findings;
   const auto compare = [&](const StepProgram& one, Carry way, const StepProgram& other, Carry back) {
+    std::set<decltype(place(Slot{}))> places;
+    for (const Slot& slot : other.slots) {
+      if (slot.carry == back) places.insert(place(slot));
+    }
     for (SlotId id = 0; id < one.slots.size(); ++id) {
       const Slot& slot = one.slots[id];
-      if (slot.carry != way) continue;
-      const bool met = std::any_of(other.slots.begin(), other.slots.end(),
-                                   [&](const Slot& s) { return s.carry == back && same(s, slot); });
-      if (met) continue;
+      if (slot.carry != way || places.contains(place(slot))) continue;
       findings.add(Rule::carried, kNone, kNone, id,
                    fmt::format("{} is carried {} by the {} program and not {} by the {} program",
                                describe_slot(one, id), way == Carry::out ? "out" : "in", name_of(one.kind),

@@ -79,6 +79,7 @@ std::vector<Violation> check_program(const StepProgram& program, const CheckInpu
 
 // May `after` follow `before`? What one carries out is what the other takes in: the same chunks at the same
 // places. The slot of a violation is one of `before` when `after` does not take it in, else one of `after`.
+// Cost: O(n log n) in slots.
 std::vector<Violation> check_carried(const StepProgram& before, const StepProgram& after);
 
 // The hazard rule alone. Wants a program whose waits point to earlier operations and whose accesses name its

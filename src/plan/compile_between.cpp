@@ -6,7 +6,7 @@ namespace terrace {
 // What the step before left pending.
 void Compiler::drain() {
   take_carried();
-  if (in_backward()) return write_pending();
+  if (updates_in_backward()) return write_pending();
   list_sums(0);
   update_units(static_cast<std::uint32_t>(model_.units.size()));
   release_retired();
@@ -33,8 +33,8 @@ void Compiler::materialize() {
 }
 
 // What lives on disk has been written by its updates; the rest is written here.
-void Compiler::commit_resident() {
-  write_resident();
+void Compiler::commit_states_in_memory() {
+  write_states_in_memory();
   commit_step();
 }
 

@@ -32,7 +32,7 @@ void Compiler::fetch_pieces(std::size_t visit) {
       live.slot = demanded ? slot(Pool::piece, Item::piece, need.unit, kNone, bytes)
                            : try_slot(Pool::piece, Item::piece, need.unit, kNone, bytes);
       if (live.slot == kNone) return;
-      if (!in_backward() && kind_ != ProgramKind::eval) update_units(need.unit);
+      if (!updates_in_backward() && kind_ != ProgramKind::eval) update_units(need.unit);
       gather(need.unit, live.slot);
     }
     live.last_visit = need.visit;

@@ -10,7 +10,7 @@ void Compiler::list_sums(std::uint32_t micro_batch) {
   next_sum_ = 0;
   sums_pending_ = micro_batch == 0;
   if (sums_pending_) {
-    if (in_backward()) return;
+    if (updates_in_backward()) return;
     for (const std::uint32_t c : update_order_) {
       if (placement_.gradients[c] != Tier::host) sum_order_.push_back(c);
     }
@@ -62,7 +62,7 @@ void Compiler::reduce_gradient(std::uint32_t unit, SlotId contribution) {
   const std::uint64_t element = dtype_bytes(model_.grad_dtype);
   const bool first = micro_batch_ == 0;
   // The update follows at once: the sum need not go home.
-  const bool updates = in_backward() && micro_batch_ + 1 == contributions_;
+  const bool updates = updates_in_backward() && micro_batch_ + 1 == contributions_;
   for (const std::uint32_t c : unit_chunks_[unit]) {
     const Chunk& chunk = chunks_[c];
     const Access source{contribution, AccessMode::read, Role::none, chunk.begin * element,

@@ -9,7 +9,7 @@ namespace terrace {
 // next_forward: as forward uses them. backward: as backward finishes them.
 void Compiler::list_updates() {
   for (std::size_t i = 0; i < unit_chunks_.size(); ++i) {
-    const std::size_t unit = in_backward() && steps() ? unit_chunks_.size() - 1 - i : i;
+    const std::size_t unit = updates_in_backward() && is_periodic() ? unit_chunks_.size() - 1 - i : i;
     update_order_.insert(update_order_.end(), unit_chunks_[unit].begin(), unit_chunks_[unit].end());
   }
 }
@@ -23,7 +23,7 @@ void Compiler::list_carried() {
   std::vector<std::uint32_t> order;
   for (std::size_t u = 0; u < unit_chunks_.size(); ++u)
     order.insert(order.end(), unit_chunks_[u].begin(), unit_chunks_[u].end());
-  if (in_backward()) {  // the last updated first: the chunks of unit 0 from its end
+  if (updates_in_backward()) {  // the last updated first: the chunks of unit 0 from its end
     std::vector<std::uint32_t> backward;
     for (const auto& chunks : unit_chunks_) backward.insert(backward.end(), chunks.rbegin(), chunks.rend());
     order = std::move(backward);
@@ -39,8 +39,8 @@ void Compiler::list_carried() {
     carried_.push_back({c});
     used += bytes_of(c);
   }
-  if (!steps()) carried_.clear();
-  if (in_backward()) std::reverse(carried_.begin(), carried_.end());
+  if (!is_periodic()) carried_.clear();
+  if (updates_in_backward()) std::reverse(carried_.begin(), carried_.end());
   std::uint64_t next = pool.base();
   for (Carried& carried : carried_) {
     carried_at_[carried.chunk] = static_cast<std::uint32_t>(&carried - carried_.data());
@@ -107,10 +107,10 @@ bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
 
 // For this program's own use.
 bool Compiler::fetch_own(std::uint32_t c) {
-  const bool pending = !in_backward() && steps();
+  const bool pending = !updates_in_backward() && is_periodic();
   // A commit writes a state of the device though nothing was pending.
   const bool kept = kind_ == ProgramKind::train_commit && placement_.optimizer_state[c] == Tier::device;
-  return fetch_state(c, in_backward() && carries(c) ? Carry::out : Carry::none, pending && !kept);
+  return fetch_state(c, updates_in_backward() && carries(c) ? Carry::out : Carry::none, pending && !kept);
 }
 
 // Fetches the first `needed` chunks' states in the order of updates and, where room is left, more, but none
@@ -147,7 +147,7 @@ void Compiler::fetch_next_states(std::size_t visit) {
   if (!ahead_) return;
   const std::uint64_t pool_bytes = pools_[static_cast<std::size_t>(Pool::state_staging)].bytes();
   const std::size_t units = model_.units.size();
-  if (in_backward()) {
+  if (updates_in_backward()) {
     const std::size_t end = visits_.size() - units;
     if (visit >= end) return fetch_states(0);
     return fetch_states(
@@ -211,7 +211,7 @@ void Compiler::update_chunk(std::uint32_t c, SlotId sum) {
   Op op;
   op.kind = OpKind::update;
   op.lane = Lane::optimizer;
-  op.predicated = !in_backward();
+  op.predicated = !updates_in_backward();
   op.unit = chunks_[c].unit;
   op.chunk = c;
   op.micro_batch = micro_batch_;
@@ -226,12 +226,12 @@ void Compiler::update_chunk(std::uint32_t c, SlotId sum) {
     transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
              whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c, predicated);
   }
-  if (in_backward() && carries(c)) return;  // written in the next step
+  if (updates_in_backward() && carries(c)) return;  // written in the next step
   // What lives on disk is written after every update that happened; a commit also writes what lives in
   // memory, updated or not, since earlier steps may have changed it.
   if (tier == Tier::nvme) {
     write_state(c, predicated);
-  } else if (kind_ == ProgramKind::train_commit && !in_backward()) {
+  } else if (kind_ == ProgramKind::train_commit && !updates_in_backward()) {
     write_state(c, false);
   }
   if (tier != Tier::host) release_state(c);
@@ -263,13 +263,13 @@ void Compiler::write_pending() {
     release_state(carried.chunk);
   }
   if (kind_ == ProgramKind::train_commit) {
-    write_resident();
+    write_states_in_memory();
     commit_step();
   }
 }
 
 // Writes the states that live in memory.
-void Compiler::write_resident() {
+void Compiler::write_states_in_memory() {
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
     if (placement_.optimizer_state[c] == Tier::nvme) continue;
     age_retired();

@@ -57,7 +57,7 @@ void Compiler::run() {
     case ProgramKind::materialize:
       return materialize();
     case ProgramKind::commit:
-      return commit_resident();
+      return commit_states_in_memory();
     case ProgramKind::visit:
       return visit_states();
   }
@@ -85,11 +85,11 @@ void Compiler::list_visits() {
 void Compiler::train_step() {
   list_visits();
   take_carried();
-  if (in_backward()) write_pending();
+  if (updates_in_backward()) write_pending();
   for (std::size_t v = 0; v < visits_.size(); ++v) {
     const Visit& visit = visits_[v];
     if (visit.unit == 0 && visit.forward) list_sums(visit.micro_batch);
-    if (!in_backward()) update_units(visit.unit);
+    if (!updates_in_backward()) update_units(visit.unit);
     fetch_next_states(v);
     fetch_pieces(v);
     if (visit.forward) {

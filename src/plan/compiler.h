@@ -54,16 +54,17 @@ class Compiler {
   SlotId slot(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes);
   Slot slot_of(Pool pool, Item item, std::uint32_t unit, std::uint32_t chunk, std::uint64_t bytes) const;
   void release(Pool pool, SlotId id);
-  void retire(Pool pool,
-              SlotId id);  // released some steps later, so that the next fetch does not wait for it
-  void age_retired();      // a step passes
+  void retire(
+      Pool pool,
+      SlotId id);      // given back some chunks later, so that the next fetch does not wait for its readers
+  void age_retired();  // the next chunk's turn
   void release_retired();
   OpId transfer(OpKind kind, Lane lane, Access from, Access to, std::uint32_t unit, std::uint32_t chunk,
                 bool predicated = false);
   Access whole(SlotId id, AccessMode mode, Role role = Role::none) const;
   // Programs over whose borders states are carried.
-  bool steps() const { return kind_ <= ProgramKind::drain; }
-  bool in_backward() const { return updates_ == UpdateTime::backward; }
+  bool is_periodic() const { return kind_ <= ProgramKind::drain; }
+  bool updates_in_backward() const { return updates_ == UpdateTime::backward; }
 
   // compile_compute.cpp: pieces, forward, backward.
   void fetch_pieces(std::size_t visit);
@@ -102,13 +103,13 @@ class Compiler {
   void write_state(std::uint32_t chunk, bool predicated);
   void release_state(std::uint32_t chunk);
   void write_pending();
-  void write_resident();
+  void write_states_in_memory();
   void commit_step();
 
   // compile_between.cpp: programs between steps.
   void drain();
   void materialize();
-  void commit_resident();
+  void commit_states_in_memory();
   void visit_states();
 
   const ModelShape& model_;

@@ -9,10 +9,10 @@
 
 namespace terrace {
 
-// Every lane starts its operations in list order; all lanes but nvme also complete one before starting the
-// next. So the starts of a lane form a chain, and a vector clock over the lanes' starts is exact, for nvme
-// too: a has completed when b starts if some operation that directly follows a's completion (a waiter, or the
-// next one on a lane that completes in order) has started by then.
+// Every lane starts its operations in list order; all lanes but nvme and store also complete one before
+// starting the next. So the starts of a lane form a chain, and a vector clock over the lanes' starts is
+// exact, for these too: a has completed when b starts if some operation that directly follows a's completion
+// (a waiter, or the next one on a lane that completes in order) has started by then.
 class HappensBefore {
  public:
   // Every wait must name an earlier operation. O(operations + waits).

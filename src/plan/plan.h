@@ -40,7 +40,7 @@ struct PlanRequest {
 struct Plan {
   bool fits = false;
   Ledger ledger;
-  // Where it does not fit: the smallest device and host budgets with which the same request would be
+  // Where it does not fit: the smallest budgets of each tier with which the same request would be
   // accepted.
   std::array<std::uint64_t, kTiers> least_bytes{};
   std::vector<Chunk> chunks;

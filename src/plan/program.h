@@ -14,7 +14,8 @@ inline constexpr int kTiers = 3;
 // A resource that runs operations in list order. All lanes but nvme and store also complete in list order;
 // these two issue in order and complete out of order, so two of their operations are ordered only by waits.
 // Both use the disks: nvme moves scratch (what compute waits for), store the states, so that neither queues
-// behind what the other has to wait for. While a commit flushes, transfers go on.
+// behind what the other has to wait for. While a commit flushes, reads and scratch transfers go on;
+// the store takes no write.
 enum class Lane : std::uint8_t { compute, h2d, d2h, collective, nvme, optimizer, store, commit };
 inline constexpr int kLanes = 8;
 
@@ -158,6 +159,12 @@ struct StepProgram {
   std::array<std::uint64_t, kTiers>
       tier_bytes{};  // budgets the slots were placed in (nvme: the virtual space)
 };
+
+// A transfer to a disk.
+constexpr bool writes_nvme(OpKind kind) {
+  return kind == OpKind::write_state || kind == OpKind::write_param || kind == OpKind::write_gradient ||
+         kind == OpKind::write_activation;
+}
 
 std::string_view name_of(Tier tier);
 std::string_view name_of(Lane lane);

@@ -8,11 +8,6 @@
 namespace terrace {
 namespace {
 
-bool writes_nvme(OpKind kind) {
-  return kind == OpKind::write_state || kind == OpKind::write_param || kind == OpKind::write_gradient ||
-         kind == OpKind::write_activation;
-}
-
 double bytes_us(double bytes, double gbps) {
   return gbps > 0 ? bytes / (gbps * 1e3) : 0;
 }

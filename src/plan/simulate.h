@@ -51,11 +51,10 @@ struct Timeline {
 };
 
 // Runs the program as the runtime would: each lane starts its operations in list order, when what they wait
-// for has completed; all but nvme complete one before starting the next; nvme moves the bytes of one after
-// another and lets latencies overlap. What is pending is
-// done, not left out. Every wait must name an earlier
-// operation (else internal). Throws invalid_argument for a profile with a negative number or a resource
-// number above 6. Cost: O(operations * lanes + waits).
+// for has completed; all but the disk lanes (nvme, store) complete one before starting the next; these
+// move the bytes of one after another and let latencies overlap. What is pending is done, not left out. Every
+// wait must name an earlier operation (else internal). Throws invalid_argument for a profile with a negative
+// number or a resource number of kLanes or more. Cost: O(operations * lanes + waits).
 Timeline simulate(const StepProgram& program, const MachineProfile& machine);
 
 // How long the operation keeps its lane busy, in microseconds (of nvme: without the latency).

@@ -185,11 +185,6 @@ std::string window_words(const ModelShape& model, const BoundParts& parts, Updat
 
 }  // namespace
 
-bool writes_nvme(OpKind kind) {
-  return kind == OpKind::write_state || kind == OpKind::write_param || kind == OpKind::write_gradient ||
-         kind == OpKind::write_activation;
-}
-
 LaneProfile disk_lane(double read_gbps, double write_gbps, double both_gbps) {
   if (!(read_gbps > 0) || !(write_gbps > 0) || !(both_gbps > 0)) {
     fail(ErrorCode::invalid_argument, "rates of a disk: reading {}, writing {}, both {} GB/s; wanted above 0",

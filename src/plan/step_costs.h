@@ -13,8 +13,6 @@
 
 namespace terrace {
 
-bool writes_nvme(OpKind kind);
-
 // The nvme lane of a profile from what the disk gives when only read, when only written, and at both at once
 // (added up). A profile moves one transfer after another: its rates are those two, scaled such that as many
 // bytes each way take the time that they take at once.

@@ -53,12 +53,12 @@ void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
     default:
       break;
   }
-  // nvme, one at a time: only in adversarial mode.
+  // A disk transfer, one at a time: only in adversarial mode.
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr failure;
-  start_nvme(op, leases, [&](std::exception_ptr error) {
+  start_transfer(op, leases, [&](std::exception_ptr error) {
     const std::lock_guard lock(mutex);
     failure = std::move(error);
     done = true;
@@ -149,8 +149,8 @@ void Runtime::initialise_state(std::uint32_t chunk, std::byte* state) {
   parts_.initial_master(chunk, reinterpret_cast<float*>(state + layout.offset_bytes[0]));
 }
 
-IoTicket Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
-                             std::function<void(std::exception_ptr)> done) {
+IoTicket Runtime::start_transfer(const Op& op, std::vector<Lease>& leases,
+                                 std::function<void(std::exception_ptr)> done) {
   const auto memory = [&](std::size_t access) -> std::span<std::byte> {
     return {leases[access].data(), op.accesses[access].bytes};
   };
@@ -188,7 +188,7 @@ IoTicket Runtime::start_nvme(const Op& op, std::vector<Lease>& leases,
     case OpKind::write_activation:
       return parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
     default:
-      fail(ErrorCode::internal, "{} is not an nvme operation", name_of(op.kind));
+      fail(ErrorCode::internal, "{} is not a disk transfer", name_of(op.kind));
   }
 }
 

@@ -34,15 +34,16 @@ class Executor {
 
   // Did any contribution of the step reach this tensor (by its place in the unit)? One that none reached
   // keeps its state and its step count. Asked by the optimizer lane after the unit's last backward of the
-  // step and before its first backward of the next; the tensor's part of the contributions must be zeros
-  // then.
+  // step and before its first backward of the next; A contribution that does not
+  // reach a tensor holds -0 in the tensor's part of it (all of them where this says false): the number that
+  // leaves every sum as it is.
   virtual bool touched(std::uint32_t unit, std::uint32_t tensor) const {
     (void)unit, (void)tensor;
     return true;
   }
 
-  // Another lane failed: a run() that waits for something outside the program must throw, now and from now on.
-  // Called from any thread, possibly more than once.
+  // Another lane failed: a run() that waits for something outside the program must throw, now and from now
+  // on. Called from any thread, possibly more than once.
   virtual void cancel() {}
 };
 

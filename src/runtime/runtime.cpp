@@ -190,7 +190,7 @@ void Runtime::issue_transfer(OpId id) {
   stats.bytes += op.bytes;
   outcome_.ops[id].start_us = us_since(start_);
   try {
-    const IoTicket ticket = start_nvme(op, *leases, [this, event, leases, id](std::exception_ptr error) {
+    const IoTicket ticket = start_transfer(op, *leases, [this, event, leases, id](std::exception_ptr error) {
       leases->clear();
       outcome_.ops[id].end_us = us_since(start_);
       if (error) stop(error);

@@ -86,8 +86,8 @@ struct StepOutcome {
   Verdict verdict;
   double wall_us = 0;
   std::array<LaneStats, kLanes> lanes{};
-  // By operation of the program, from its start; nvme: from the start of the transfer to its completion. Both
-  // 0 where the operation was left out.
+  // By operation of the program, from its start; disk lanes: from the start of the transfer to its
+  // completion. Both 0 where the operation was left out.
   std::vector<OpTime> ops;
 };
 
@@ -130,7 +130,8 @@ class Runtime {
   void update(const Op& op, const std::vector<Lease>& leases);
   // Starts a transfer; `done` is called once, possibly before this returns. Returns its ticket (0: nothing
   // under way).
-  IoTicket start_nvme(const Op& op, std::vector<Lease>& leases, std::function<void(std::exception_ptr)> done);
+  IoTicket start_transfer(const Op& op, std::vector<Lease>& leases,
+                          std::function<void(std::exception_ptr)> done);
   void initialise_state(std::uint32_t chunk, std::byte* state);
   std::vector<Lease> lease_all(const Op& op);
 

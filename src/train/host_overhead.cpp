@@ -1,12 +1,5 @@
 #include "src/train/host_overhead.h"
 
-#include <sched.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <thread>
-
 #include "src/base/aligned_memory.h"
 #include "src/base/process_memory.h"
 #include "src/base/units.h"
@@ -14,98 +7,12 @@
 #include "src/train/setup.h"
 
 namespace terrace {
-namespace {
-
-std::uint64_t compute_threads(const Config& config) {
-  if (config.compute.threads > 0) return config.compute.threads;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0)
-    return static_cast<std::uint64_t>(std::max(1, CPU_COUNT(&set)));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
-
-// What malloc takes for a block.
-std::uint64_t heap_bytes(std::uint64_t bytes) {
-  return bytes == 0 ? 0 : std::max<std::uint64_t>(round_up(bytes + 8, 16), 32);
-}
-
-// Shares of a class, the costliest where the planner chooses.
-TierShares worst(const PlacementShares& shares, bool nvme) {
-  if (!shares.automatic) return {shares.device, shares.host, shares.nvme};
-  return nvme ? TierShares{0, 0, 1} : TierShares{0, 1, 0};
-}
-
-double weigh(const TierShares& shares, double device, double host, double nvme) {
-  // A unit whose chunks lie on several tiers is treated as a whole, so a share of the device saves nothing.
-  if (shares[0] < 1) device = std::max(device, host);
-  return shares[0] * device + shares[1] * host + shares[2] * nvme;
-}
-
-// The operations of a step and of the programs around it, as many as there can be at these shares.
-struct Operations {
-  double largest = 0;  // of one program
-  double all = 0;
-};
-
-Operations operations_of(const Config& config, double chunks, double units) {
-  const bool nvme = !config.tiers.nvme.empty();
-  const bool commits = !config.store.path.empty() && config.commit.every_steps != 0;
-  const TierShares parameters = worst(config.placement.parameters, nvme);
-  const TierShares gradients = worst(config.placement.gradients, nvme);
-  const TierShares states = worst(config.placement.optimizer_state, nvme && !config.store.path.empty());
-  const TierShares activations = worst(config.placement.activations, nvme);
-  const double gather = weigh(parameters, 0, 1, 2);
-  const double fold = weigh(gradients, 1, 2, 4);
-  const double contribution = chunks * (2 * gather + fold) + units * (3 + weigh(activations, 0, 2, 4));
-  const double outward = weigh(parameters, 1, 0, 1);
-  const double update = chunks * (1 + weigh(states, 2, 0, 2) + weigh(gradients, 1, 0, 1) + outward);
-  const double in_memory = chunks * weigh(states, 2, 1, 0);  // written by a commit
-  Operations ops;
-  ops.largest = config.train.micro_batches * contribution + update + (commits ? in_memory : 0) + 2;
-  ops.all = (commits ? 2 : 1) * ops.largest + update;                            // train, train_commit, drain
-  ops.all += units + chunks * gather;                                            // eval
-  ops.all += chunks * (2 + weigh(states, 1, 0, 0) + outward);                    // materialize
-  ops.all += chunks * (1 + weigh(states, 1, 0, 1)) + (commits ? in_memory : 0);  // visit, commit
-  return ops;
-}
-
-// What one operation of a program that stands ready takes: itself, its lists, its share of the slots, the
-// shortest time it took and its times in the fastest step.
-constexpr double kOperationBytes = 280;
-// More of the program that runs, or is looked at when the run ends: its event, its times, its transfer.
-constexpr double kRunningBytes = 320;
-// Each program lists the slots of all residents.
-constexpr double kResidentSlots = 4;
-
-}  // namespace
-
-std::uint64_t HostOverhead::total() const {
-  std::uint64_t sum = 0;
-  for (const LedgerLine& line : lines()) sum += line.bytes;
-  return sum;
-}
-
-std::vector<LedgerLine> HostOverhead::lines() const {
-  return {{Tier::host, "program and libraries", library_bytes},
-          {Tier::host, "scratch of the compute threads", scratch_bytes},
-          {Tier::host, "tokens and targets of a step", token_bytes},
-          {Tier::host, "compiled step programs", program_bytes},
-          {Tier::host, "tables of chunks, store and I/O", table_bytes},
-          {Tier::host, "arenas, rounded up to huge pages", rounding_bytes}};
-}
 
 HostOverhead host_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel) {
   const ModelSpec spec = model_spec(config);
   const ModelSizes sizes(spec, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
   const std::uint64_t threads = compute_threads(config);
-  std::uint64_t chunks = 0, segments = 0, blocks = 0;
-  for (const Chunk& chunk : cut_chunks(model, chunk_numel)) {
-    ++chunks;
-    segments += chunk.segments.size();
-    blocks += chunk.numel / kBlockNumel;
-  }
-  HostOverhead overhead;
+  HostOverhead overhead = engine_overhead(config, model, chunk_numel);
   // Measured with oneDNN 2.6 and oneTBB 2021.8: the libraries' own tables and code; on each compute thread
   // buffers for packed operands, a scratchpad, a stack; a prepared product.
   constexpr std::uint64_t kBaseBytes = 8 * kMiB, kThreadBytes = 5 * kMiB / 2, kProductBytes = 6 * kKiB;
@@ -120,31 +27,7 @@ HostOverhead host_overhead(const Config& config, const ModelShape& model, std::u
   // Beside the executor's copies: those of the contribution that is being loaded; logits to sample from.
   const auto rows = static_cast<std::uint64_t>(sizes.max_rows);
   overhead.token_bytes = (config.train.micro_batches + 2) * rows * 8 + 4 * config.model.vocabulary;
-  const Operations ops =
-      operations_of(config, static_cast<double>(chunks), static_cast<double>(model.units.size()));
-  const double resident_slots = kResidentSlots * static_cast<double>(chunks + model.units.size());
-  overhead.program_bytes =
-      static_cast<std::uint64_t>(std::ceil(ops.all * kOperationBytes + ops.largest * kRunningBytes +
-                                           kProgramKinds * resident_slots * sizeof(Slot)));
-  overhead.table_bytes =
-      chunks * 4 * kKiB + segments * kKiB + blocks * sizeof(double) + config.io.depth * 5 * kKiB + kMiB;
-  overhead.rounding_bytes = 2 * kHugePageBytes;
   return overhead;
-}
-
-std::uint64_t program_bytes(const Plan& plan) {
-  constexpr std::uint64_t kTimesBytes = 24;
-  std::uint64_t sum = 0, operations = 0, most_operations = 0;
-  for (const StepProgram& program : plan.programs) {
-    sum += heap_bytes(program.slots.size() * sizeof(Slot)) + heap_bytes(program.ops.size() * sizeof(Op)) +
-           heap_bytes(program.ops.size() * sizeof(OpId));
-    for (const Op& op : program.ops) {
-      sum += heap_bytes(op.waits.size() * sizeof(OpId)) + heap_bytes(op.accesses.size() * sizeof(Access));
-    }
-    operations += program.ops.size();
-    most_operations = std::max<std::uint64_t>(most_operations, program.ops.size());
-  }
-  return sum + operations * kTimesBytes + most_operations * static_cast<std::uint64_t>(kRunningBytes);
 }
 
 }  // namespace terrace

@@ -1,25 +1,12 @@
-// What a run holds on the host beside its arenas, line by line.
+// What training holds on the host beside its arenas.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "src/plan/plan.h"
+#include "src/engine/host_overhead.h"
 #include "terrace/config.h"
 
 namespace terrace {
-
-struct HostOverhead {
-  std::uint64_t library_bytes = 0;  // program, libraries, prepared matrix products, threads' stacks and heaps
-  std::uint64_t scratch_bytes = 0;  // of the compute threads
-  std::uint64_t token_bytes = 0;    // tokens and targets of a step
-  std::uint64_t program_bytes = 0;  // compiled step programs, and what running one takes
-  std::uint64_t table_bytes = 0;    // of chunks, store and I/O queue
-  std::uint64_t rounding_bytes = 0;  // each arena ends with a whole huge page
-
-  std::uint64_t total() const;
-  std::vector<LedgerLine> lines() const;  // of the host tier, none of them page-locked
-};
 
 // The same figures for `terrace plan` and for the run: formulas, fitted from above to measured runs, of the
 // model, the chunks, the contributions and the number of threads. They hold for any budgets, so that the
@@ -27,8 +14,5 @@ struct HostOverhead {
 // first line where that is more. Reads how many cores the process may use and whether all memory may come in
 // huge pages; allocates nothing that stays.
 HostOverhead host_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel);
-
-// What a plan's compiled programs take when one of them runs: at most program_bytes above.
-std::uint64_t program_bytes(const Plan& plan);
 
 }  // namespace terrace

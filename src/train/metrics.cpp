@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -52,7 +53,8 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::uint64_
                              const std::string& committed_line)
     : path_(path) {
   KeptMetrics kept;
-  if (committed_step) {
+  std::error_code unknown;
+  if (committed_step && std::filesystem::is_regular_file(path, unknown)) {  // a pipe has nothing to be cut
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     kept = kept_up_to_step(text, *committed_step, path);

@@ -6,11 +6,11 @@
 #include <array>
 
 #include "src/base/units.h"
+#include "src/engine/commit_policy.h"
 #include "src/model/describe.h"
 #include "src/plan/check_plan.h"
 #include "src/plan/op_times.h"
 #include "src/plan/step_costs.h"
-#include "src/train/commit_policy.h"
 #include "src/train/machine_rates.h"
 #include "src/train/setup.h"
 

@@ -1,10 +1,6 @@
 #include "src/train/setup.h"
 
-#include <spdlog/fmt/fmt.h>
-
-#include "io/extent_store.h"
 #include "src/base/fail.h"
-#include "src/base/units.h"
 
 namespace terrace {
 namespace {
@@ -13,11 +9,6 @@ DType dtype_of(const std::string& name) {
   if (name == "bf16") return DType::bf16;
   if (name == "fp32") return DType::f32;
   fail(ErrorCode::unsupported, "precision '{}' is not supported; wanted bf16 or fp32", name);
-}
-
-std::optional<TierShares> shares_of(const PlacementShares& shares) {
-  if (shares.automatic) return std::nullopt;
-  return TierShares{shares.device, shares.host, shares.nvme};
 }
 
 }  // namespace
@@ -51,54 +42,6 @@ DType grad_dtype(const Config& config) {
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes) {
   return plan_request(config, model, chunk_numel, free_nvme_bytes, host_overhead(config, model, chunk_numel));
-}
-
-PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
-                         std::uint64_t free_nvme_bytes, const HostOverhead& overhead) {
-  PlanRequest request;
-  request.model = model;
-  request.contributions = config.train.micro_batches;
-  // Clipping wants the norm of the whole gradient first.
-  request.updates = config.optimizer.clip_norm > 0 ? UpdateTime::next_forward : UpdateTime::backward;
-  request.chunk_numel = chunk_numel;
-  request.parameters = shares_of(config.placement.parameters);
-  request.gradients = shares_of(config.placement.gradients);
-  request.optimizer_state = shares_of(config.placement.optimizer_state);
-  request.activations = shares_of(config.placement.activations);
-  if (config.train.recompute == "always") request.recompute = Recompute::always;
-  if (config.train.recompute == "never") request.recompute = Recompute::never;
-  request.slack = config.placement.prefetch ? 2 : 0;
-  request.ahead = config.placement.prefetch;
-  request.has_store = !config.store.path.empty();
-  request.two_extents = config.commit.every_steps != 0;
-  request.nvme_tier = !config.tiers.nvme.empty();
-  request.fixed = overhead.lines();
-  if (request.has_store && request.two_extents) {
-    request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
-  }
-  request.budget_bytes = {config.tiers.device_bytes, config.tiers.host_bytes, 0};
-  bool open_ended = config.tiers.nvme.empty() && request.has_store;
-  std::uint64_t nvme_bytes = 0;
-  for (const NvmePath& path : config.tiers.nvme) {
-    nvme_bytes += path.size_bytes;
-    open_ended = open_ended || path.size_bytes == 0;
-  }
-  request.budget_bytes[static_cast<std::size_t>(Tier::nvme)] =
-      open_ended ? nvme_bytes + free_nvme_bytes : nvme_bytes;
-  return request;
-}
-
-std::string refusal(const Plan& plan) {
-  std::string text =
-      "the run does not fit its budgets\n" + to_text(plan.ledger) + "the smallest budgets that would do:";
-  static constexpr std::array<const char*, kTiers> kKeys{"tiers.device", "tiers.host",
-                                                         "tiers.nvme (all sizes)"};
-  for (int tier = 0; tier < kTiers; ++tier) {
-    if (plan.least_bytes[tier] == 0) continue;
-    text += fmt::format(" {} = {} bytes ({})", kKeys[tier], plan.least_bytes[tier],
-                        format_bytes(plan.least_bytes[tier]));
-  }
-  return text;
 }
 
 LearningRateSchedule schedule_of(const Config& config) {

@@ -11,8 +11,8 @@
 
 #include "src/base/fail.h"
 #include "src/base/log.h"
+#include "src/engine/commit_policy.h"
 #include "src/train/batches.h"
-#include "src/train/commit_policy.h"
 #include "src/train/metrics.h"
 #include "src/train/report.h"
 #include "src/train/session.h"
@@ -39,7 +39,7 @@ class Training {
         session_(config, session),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
-        totals_(session_.model(), session_.plan(), session_.memory()) {
+        totals_(session_.model(), session_.plan(), session_.engine().memory()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
@@ -79,14 +79,14 @@ class Training {
     if (commits_.enabled()) commit();
     if (trace_) trace_->write();
     ProbeRoom room = probe_room(config_, session_.plan());
-    room.idle = session_.host_memory();
+    room.idle = session_.engine().host_memory();
     totals_.finish(room);  // in the same minute as the steps
     result.steps = step_;
-    result.state_hash = session_.state_hash();
-    result.report = totals_.text(session_.locked_bytes());
+    result.state_hash = session_.engine().state_hash();
+    result.report = totals_.text(session_.engine().locked_bytes());
     if (metrics_)
-      metrics_->end(
-          {result.state_hash, step_, totals_.peak_bytes(session_.locked_bytes()), totals_.step_over_bound()});
+      metrics_->end({result.state_hash, step_, totals_.peak_bytes(session_.engine().locked_bytes()),
+                     totals_.step_over_bound()});
     return result;
   }
 

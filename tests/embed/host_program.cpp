@@ -198,7 +198,7 @@ Config memory_config(std::uint32_t contributions, double clip_norm) {
   config.train.micro_batches = contributions;
   config.optimizer.clip_norm = clip_norm;
   config.tiers.device_bytes = 64u << 20;
-  config.tiers.host_bytes = 64u << 20;
+  config.tiers.host_bytes = 1u << 30;  // many cores bring memory of their own
   config.placement.chunk_numel = 16384;
   config.compute.adversarial = std::getenv("TERRACE_TEST_ADVERSARIAL") != nullptr;
   return config;

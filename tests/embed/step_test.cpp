@@ -175,7 +175,7 @@ TEST(LargeTensorTest, SpansUnits) {
                                       {9'000'001, ElementType::bf16, ElementType::bf16, 1},
                                       {4096, ElementType::bf16, ElementType::bf16}};
   const auto run = [&](Config config, std::uint64_t order) {
-    config.tiers.device_bytes = config.tiers.host_bytes = 600u << 20;
+    config.tiers.device_bytes = 600u << 20;
     config.placement.chunk_numel = 1u << 20;
     HostProgram program(specs);
     OptimizerBackend optimizer(config, program.registration(), {});

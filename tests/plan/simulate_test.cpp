@@ -199,9 +199,7 @@ TEST(Simulate, RandomProgramsKeepEveryPromise) {
         if (ops[a].lane == ops[b].lane) {
           EXPECT_GE(timeline.ops[b].start_us, timeline.ops[a].start_us + busy_a);
         }
-        const auto resource = [&](OpId op) {
-          return profile.resource_of(ops[op].lane);
-        };
+        const auto resource = [&](OpId op) { return profile.resource_of(ops[op].lane); };
         if (resource(a) != resource(b)) continue;
         EXPECT_TRUE(timeline.ops[a].start_us + busy_a <= timeline.ops[b].start_us ||
                     timeline.ops[b].start_us + busy <= timeline.ops[a].start_us);
