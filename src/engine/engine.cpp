@@ -33,7 +33,8 @@ std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<Vo
   return paths;
 }
 
-void compare_identity(const std::string& stored, const EngineModel& model, const std::string& path) {
+void compare_identity(const std::string& stored, const EngineModel& model, const std::string& path,
+                      bool compares_numerics) {
   const auto theirs = Json::parse(stored, nullptr, false);
   if (theirs.is_discarded() || !theirs.contains("identity") || !theirs.contains("numerics")) {
     fail(ErrorCode::corrupt, "the store {} does not say which model it holds", path);
@@ -51,6 +52,7 @@ void compare_identity(const std::string& stored, const EngineModel& model, const
   for (const auto& [key, other] : theirs["identity"].items()) {
     if (!ours.contains(key)) refuse(key, other, Json());
   }
+  if (!compares_numerics) return;
   const auto numerics = Json::parse(model.numerics);
   for (const auto& [key, value] : numerics.items()) {
     const auto other = theirs["numerics"].value(key, Json());
@@ -104,7 +106,7 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
   std::uint64_t held_bytes = 0;  // by the store: no longer free, but counted in the plan
   if (exists) {
     const StoreListing listing = list_store(config.store.path);
-    compare_identity(listing.model, model_, config.store.path);
+    compare_identity(listing.model, model_, config.store.path, options.compares_numerics);
     held_bytes = listing.total_bytes;
     planned.placement.chunk_numel = listing.chunk_numel;
     if (planned.placement.chunk_numel != config.placement.chunk_numel) {

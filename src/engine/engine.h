@@ -41,6 +41,7 @@ struct EngineOptions {
   bool resume = false;  // false: a store that exists is refused; true: one that does not
   std::uint64_t adversarial_seed = 0;
   std::shared_ptr<IoHooks> io_hooks = nullptr;  // tests inject faults here
+  bool compares_numerics = true;  // false: no step is run (sampling), so a difference is not said
 };
 
 // Thread contract: one thread at a time.

@@ -40,7 +40,7 @@ std::string sample_text(const Config& config, const SampleOptions& options) {
   Config one = config;
   one.train.micro_batch = 1;
   one.train.micro_batches = 1;
-  Session session(one, {.resume = true});
+  Session session(one, {.resume = true, .compares_numerics = false});
   if (!session.resumed())
     fail(ErrorCode::not_found, "the store {} holds no commit to sample from", config.store.path);
   const std::uint32_t context = session.spec().context;

@@ -37,7 +37,7 @@ nlohmann::ordered_json identity_of(const Config& config) {
 nlohmann::ordered_json numerics_of(const Config& config) {
   return {{"device", "host"},
           {"precision.compute", config.precision.compute},
-          {"precision.grad", config.precision.grad},
+          {"precision.grad", dtype_name(grad_dtype(config))},
           {"train.micro_batch", config.train.micro_batch},
           {"train.micro_batches", config.train.micro_batches},
           {"products", product_library()}};

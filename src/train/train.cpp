@@ -209,7 +209,7 @@ class Training {
     if (committed_ == step_) return;
     StepInputs inputs;
     inputs.commit = saved_;
-    session_.runtime().run(ProgramKind::commit, inputs);
+    totals_.add(session_.runtime().run(ProgramKind::commit, inputs));
     committed_ = step_;
   }
 

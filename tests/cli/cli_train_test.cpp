@@ -72,6 +72,7 @@ TEST_F(CliTrainTest, TrainsReportsAndSamples) {
   const Outcome sample = program_.run("sample c.toml --prompt line --tokens 20 --seed 3");
   EXPECT_EQ(sample.code, 0) << sample.err;
   EXPECT_THAT(sample.out, StartsWith("line"));
+  EXPECT_EQ(sample.err.find("warning"), std::string::npos) << sample.err;
   EXPECT_EQ(program_.run("sample c.toml --prompt line --tokens 20 --seed 3").out, sample.out);
 
   const Outcome listing = program_.run("store ls store");
