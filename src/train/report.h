@@ -36,9 +36,9 @@ class RunTotals {
  public:
   RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory);
 
-  // Steps, and the drains and commits between them (a drain's updates run beside nothing, so its times are good
-  // ones); evaluations are left out. Also looks at what the process holds. Cost: microseconds, and a pass over
-  // the operations.
+  // Steps, and the drains and commits between them (a drain's updates run beside nothing, so its times are
+  // good ones); evaluations are left out. Also looks at what the process holds. Cost: microseconds, and a
+  // pass over the operations.
   void add(const StepOutcome& outcome);
 
   // Once, after the last step: what the disk gives now, from which the bound follows. Measured where the run
