@@ -120,7 +120,8 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
   memory_.sample();
   open_storage(planned, options, exists);
   memory_.sample();
-  model_.overhead = nullptr;  // may look at `config`
+  model_.overhead = nullptr;  // these may look at `config`
+  model_.measured = nullptr;
 }
 
 Engine::~Engine() = default;
@@ -174,16 +175,20 @@ void Engine::make_plan_that_fits(const Config& config, std::uint64_t held_bytes)
     require_legal(model_.shape, plan, config.train.micro_batches);
     return plan;
   };
-  on_own_heap(
-      [&] {
-        Plan plan = plan_once();
-        if (const std::uint64_t bytes = program_bytes(plan); bytes > overhead.program_bytes) {
-          overhead.program_bytes = bytes + bytes / 8;
-          plan = plan_once();
-        }
-        return plan;
-      },
-      plan_);
+  const auto plan_with_programs = [&] {
+    Plan plan = plan_once();
+    if (const std::uint64_t bytes = program_bytes(plan); bytes > overhead.program_bytes) {
+      overhead.program_bytes = bytes + bytes / 8;
+      plan = plan_once();
+    }
+    return plan;
+  };
+  on_own_heap(plan_with_programs, plan_);
+  memory_.sample();
+  if (!model_.measured) return;
+  const std::uint64_t estimated_bytes = overhead.library_bytes;
+  overhead = model_.measured(overhead);
+  if (overhead.library_bytes > estimated_bytes) on_own_heap(plan_with_programs, plan_);
   memory_.sample();
 }
 

@@ -35,6 +35,10 @@ struct EngineModel {
   InitialValues initial;  // from any thread, several at once
   // What the host holds beside its arena, for chunks of that size.
   std::function<HostOverhead(std::uint64_t chunk_numel)> overhead;
+  // Loads and tries what the run will use and gives the overhead as it then is, at least the estimate that it
+  // is told. Called when the plan fits by that estimate, so that no size that fits nothing is tried. May be
+  // empty.
+  std::function<HostOverhead(const HostOverhead& estimate)> measured = {};
 };
 
 struct EngineOptions {

@@ -60,7 +60,7 @@ HostOverhead overhead_at_least(HostOverhead overhead, std::uint64_t measured_byt
   return overhead;
 }
 
-EngineModel engine_model(const Config& config, const ModelSpec& spec, std::uint64_t library_bytes) {
+EngineModel engine_model(const Config& config, const ModelSpec& spec) {
   EngineModel model;
   model.shape = describe(spec, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
   model.identity = identity_of(config).dump();
@@ -70,8 +70,8 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec, std::uint6
   model.initial = [tensors = unit_tensors(spec), seed = config.train.seed](
                       std::uint32_t unit, std::uint32_t tensor, std::uint64_t begin, std::uint64_t end,
                       float* out) { fill_initial(tensors[unit].tensors[tensor], seed, begin, end, out); };
-  model.overhead = [&config, shape = model.shape, library_bytes](std::uint64_t chunk_numel) {
-    return overhead_at_least(host_overhead(config, shape, chunk_numel), library_bytes);
+  model.overhead = [&config, shape = model.shape](std::uint64_t chunk_numel) {
+    return host_overhead(config, shape, chunk_numel);
   };
   return model;
 }
@@ -80,8 +80,11 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec, std::uint6
 
 Session::Session(const Config& config, const SessionOptions& options) : spec_(model_spec(config)) {
   set_parallel_threads(static_cast<int>(config.compute.threads));
-  const std::uint64_t library_bytes = warm_up_executor(config);
-  engine_ = std::make_unique<Engine>(config, engine_model(config, spec_, library_bytes), options);
+  EngineModel model = engine_model(config, spec_);
+  model.measured = [&](const HostOverhead& estimate) {
+    return overhead_at_least(estimate, warm_up_executor(config));
+  };
+  engine_ = std::make_unique<Engine>(config, std::move(model), options);
   if (const auto state = engine_->run_state()) resumed_ = run_state_from_json(*state);
   logger()->info("device {}, matrix products by {}", "host", product_library());
   engine_->start(*executor_);
