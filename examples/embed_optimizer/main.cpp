@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -44,7 +45,7 @@ int main(int argc, char** argv) try {
       std::printf("step %llu loss %.6f\n", static_cast<unsigned long long>(verdict.step), loss);
   }
   optimizer.save();
-} catch (const terrace::Error& error) {
+} catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
 }

@@ -103,6 +103,9 @@ std::string op_name(const ModelShape& model, const Op& op) {
 
 void require_writable_trace(const std::string& path) {
   const bool there = std::filesystem::exists(path);
+  if (there && !std::filesystem::is_regular_file(path)) {
+    fail(ErrorCode::invalid_argument, "{}: a trace is written anew several times; wanted a plain file", path);
+  }
   const std::ofstream file(path, std::ios::app);
   if (!file) fail(ErrorCode::io_failed, "{}: cannot open to write a trace: {}", path, std::strerror(errno));
   if (!there) std::filesystem::remove(path);

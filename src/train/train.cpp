@@ -77,7 +77,6 @@ class Training {
     }
     settle();
     if (commits_.enabled()) commit();
-    if (trace_) trace_->write();
     ProbeRoom room = probe_room(config_, session_.plan());
     room.idle = session_.engine().host_memory();
     totals_.finish(room);  // in the same minute as the steps
@@ -87,10 +86,21 @@ class Training {
     if (metrics_)
       metrics_->end({result.state_hash, step_, totals_.peak_bytes(session_.engine().locked_bytes()),
                      totals_.step_over_bound()});
+    write_trace();
     return result;
   }
 
  private:
+  // Last: a trace that cannot be written costs nothing else.
+  void write_trace() const {
+    if (!trace_) return;
+    try {
+      trace_->write();
+    } catch (const Error& error) {
+      logger()->error("{}", error.what());
+    }
+  }
+
   // What the user may have got wrong is looked at before a store is made.
   TokenFile checked_tokens() const {
     if (config_.data.path.empty()) {
@@ -101,6 +111,12 @@ class Training {
     require_vocabulary(tokens, config_.model.vocabulary);
     if (!options_.metrics_path.empty()) require_writable_metrics(options_.metrics_path);
     if (!options_.trace_path.empty()) require_writable_trace(options_.trace_path);
+    std::error_code unknown;
+    if (!options_.trace_path.empty() &&
+        (options_.trace_path == options_.metrics_path ||
+         std::filesystem::equivalent(options_.trace_path, options_.metrics_path, unknown))) {
+      fail(ErrorCode::invalid_argument, "{}: metrics and trace want a file each", options_.trace_path);
+    }
     return tokens;
   }
 

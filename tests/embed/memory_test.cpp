@@ -41,7 +41,6 @@ TEST(EmbedMemoryTest, StaysWithinTheLedger) {
     const std::uint64_t ledger_bytes = optimizer.engine().ledger_bytes();
     RecordProperty("held_bytes", std::to_string(held_bytes));
     RecordProperty("ledger_bytes", std::to_string(ledger_bytes));
-    std::printf("held %llu, ledger %llu\n", (unsigned long long)held_bytes, (unsigned long long)ledger_bytes);
     EXPECT_TRUE(kSanitized || held_bytes <= ledger_bytes + ledger_bytes / 100)
         << held_bytes << " bytes are held, " << ledger_bytes << " promised\n"
         << to_text(optimizer.plan().ledger);

@@ -1,7 +1,10 @@
 #include "src/train/metrics.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -163,6 +166,21 @@ TEST_F(MetricsTest, ANewRunStartsAFreshFile) {
   run(6, true);
   run(1, false);
   EXPECT_EQ(lines().size(), 1u);
+}
+
+// Nothing can be read back from a pipe: a run that resumes only writes.
+TEST_F(MetricsTest, ResumeIntoAPipeReadsNothing) {
+  const std::string pipe = path_ + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  {
+    MetricsWriter writer(pipe, 3, "{}");
+    writer.eval(4, 1.5);
+  }
+  char text[100] = {};
+  EXPECT_GT(::read(reader, text, sizeof(text) - 1), 0);
+  EXPECT_NE(std::string(text).find("\"step\":4"), std::string::npos) << text;
+  ::close(reader);
 }
 
 TEST_F(MetricsTest, ResumeWithoutAFileMakesOne) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -143,6 +144,12 @@ TEST_F(TraceTest, LookingAtAPathChangesNothing) {
   std::string text;
   std::ifstream(path_) >> text;
   EXPECT_EQ(text, "mine");
+}
+
+// Opened and closed several times: whoever reads a pipe would leave after the first.
+TEST_F(TraceTest, APipeIsRefused) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THROW(require_writable_trace(path_), Error);
 }
 
 }  // namespace
