@@ -29,11 +29,22 @@ struct Kind {
   const char* every_steps;
 };
 
+constexpr int kBusyExit = 75;  // of kill_child: the store is in use
+
 class EmbedKillTest : public testing::TestWithParam<Kind> {
  protected:
-  // Runs the child; kills it after `kill_after` when that is given.
+  // Runs the child; kills it after `kill_after` when that is given. On a busy machine the kernel may hold what a
+  // killed child had under way for longer than an opening waits: then again.
   Ended run(const std::string& folder, long kill_at,
             std::optional<std::chrono::microseconds> kill_after = {}) {
+    Ended ended = run_once(folder, kill_at, kill_after);
+    for (int i = 0; i < 10 && WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == kBusyExit; ++i)
+      ended = run_once(folder, kill_at, kill_after);
+    return ended;
+  }
+
+  Ended run_once(const std::string& folder, long kill_at,
+                 std::optional<std::chrono::microseconds> kill_after) {
     std::array<int, 2> pipe{};
     EXPECT_EQ(::pipe(pipe.data()), 0);
     const std::string at = std::to_string(kill_at);
