@@ -33,8 +33,8 @@ constexpr int kBusyExit = 75;  // of kill_child: the store is in use
 
 class EmbedKillTest : public testing::TestWithParam<Kind> {
  protected:
-  // Runs the child; kills it after `kill_after` when that is given. On a busy machine the kernel may hold what a
-  // killed child had under way for longer than an opening waits: then again.
+  // Runs the child; kills it after `kill_after` when that is given. On a busy machine the kernel may hold
+  // what a killed child had under way for longer than an opening waits: then again.
   Ended run(const std::string& folder, long kill_at,
             std::optional<std::chrono::microseconds> kill_after = {}) {
     Ended ended = run_once(folder, kill_at, kill_after);
