@@ -46,7 +46,8 @@ class TraceWriter {
   std::deque<Kept> kept_;
 };
 
-// Throws invalid_argument for what is no plain file, io_failed when it cannot be opened to write; changes nothing in it and makes none.
+// Throws invalid_argument for what is no plain file, io_failed when it cannot be opened to write; changes
+// nothing in it and makes none.
 void require_writable_trace(const std::string& path);
 
 }  // namespace terrace
