@@ -9,7 +9,7 @@
 
 #include "src/base/process_memory.h"
 #include "src/base/units.h"
-#include "tests/base/child.h"
+#include "tests/support/child.h"
 
 namespace terrace {
 namespace {

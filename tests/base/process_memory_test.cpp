@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "src/base/units.h"
-#include "tests/base/child.h"
+#include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
 namespace terrace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/collectives/communicator.h"
-#include "terrace/error.h"
+#include "tests/support/error_of.h"
 
 namespace terrace {
 
@@ -56,17 +56,6 @@ class CommunicatorSuite : public testing::TestWithParam<Backend> {
 
 inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
   return info.param.name;
-}
-
-// The error of `body` as "code: message"; empty when it throws none.
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return std::string(error_code_name(error.code())) + ": " + error.what();
-  }
-  return {};
 }
 
 }  // namespace terrace

@@ -24,6 +24,7 @@
 #include "io/scratch.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
+#include "tests/support/child.h"
 #include "tests/support/io_fixture.h"
 #include "tests/support/temp_dir.h"
 
@@ -31,47 +32,6 @@ namespace terrace {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int kSkip = 77;
-
-// Runs `body` in a process of its own, whose limits it may change; gives what the library logged there.
-std::string in_child(const std::function<void()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::ostringstream log;
-    spdlog::drop("terrace");
-    spdlog::register_logger(
-        std::make_shared<spdlog::logger>("terrace", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
-    int code = 0;
-    try {
-      body();
-      code = testing::Test::IsSkipped() ? kSkip : testing::Test::HasFailure() ? 1 : 0;
-    } catch (const std::exception& error) {
-      log << "threw " << error.what() << "\n";
-      code = 2;
-    }
-    const std::string text = log.str();
-    [[maybe_unused]] const ssize_t ignored = ::write(ends[1], text.data(), text.size());
-    std::fflush(nullptr);
-    ::_exit(code);
-  }
-  ::close(ends[1]);
-  std::string log(1 << 16, 0);
-  std::size_t have = 0;
-  for (ssize_t got = 1; got > 0; have += static_cast<std::size_t>(std::max<ssize_t>(got, 0))) {
-    got = ::read(ends[0], log.data() + have, log.size() - have);
-  }
-  ::close(ends[0]);
-  log.resize(have);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkip) return "skipped";
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << "\n" << log;
-  return log;
-}
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -95,14 +55,6 @@ void refuse_io_uring(int error) {
 void limit(int resource, rlim_t value) {
   const rlimit both{value, value};
   ASSERT_EQ(::setrlimit(static_cast<__rlimit_resource>(resource), &both), 0);
-}
-
-void drop_ipc_lock() {  // root may lock more than its limit
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2] = {};
-  ASSERT_EQ(::syscall(SYS_capget, &header, data), 0);
-  for (auto* set : {&data[0].effective, &data[0].permitted}) *set &= ~(1u << CAP_IPC_LOCK);
-  ASSERT_EQ(::syscall(SYS_capset, &header, data), 0);
 }
 
 bool may_lock(std::uint64_t bytes) {
@@ -175,7 +127,7 @@ TEST_F(IoEnvironment, TheVariableForcesAQueue) {
 TEST_F(IoEnvironment, ASmallLockLimitRunsUnregisteredAndSaysSo) {
   if (!probe_io_uring().available) GTEST_SKIP() << probe_io_uring().detail;
   const std::string log = in_child([&] {
-    drop_ipc_lock();
+    drop_page_lock_right();
     limit(RLIMIT_MEMLOCK, 64 * kKiB);
     const auto queue = make_uring_queue({});
     AlignedMemory memory(8 * kMiB, "a test");

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "io/io_hooks.h"
 #include "io/io_probe.h"
 #include "src/base/units.h"
 #include "tests/support/io_fixture.h"
@@ -238,96 +237,6 @@ TEST_P(IoQueueConformance, ADemandedReadPassesPrefetchesAndBothPassWriteBacks) {
   queue->promote(wanted);  // ended: no effect
   EXPECT_EQ(order.names(),
             (std::vector<std::string>{"promoted", "demand", "first", "prefetch", "write back"}));
-}
-
-// Two files that count as two disks: while one does not answer, the other moves, and both are busy at once.
-TEST_P(IoQueueConformance, ADiskThatDoesNotAnswerHoldsUpNoOther) {
-  class TwoDisks : public IoHooks {
-   public:
-    std::uint64_t disk_of(const std::string& path, std::uint64_t) override { return path.ends_with("slow"); }
-    std::int64_t see_result(const IoCall& call, std::int64_t result) override {
-      if (call.path.ends_with("slow")) {
-        while (!answers) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      return result;
-    }
-    std::atomic<bool> answers{false};
-  };
-  // io_uring looks at results on one thread: there a held-back result would hold all.
-  if (std::string(GetParam().name).starts_with("uring")) GTEST_SKIP() << "one thread sees all results";
-  const auto hooks = std::make_shared<TwoDisks>();
-  const auto slow = open("slow");
-  const auto fast = open("fast");
-  const auto queue = make({.depth = 4, .piece_bytes = kPiece, .threads = 4, .hooks = hooks});
-  const IoFile slow_file = queue->register_file(slow->fd(), slow->path());
-  const IoFile fast_file = queue->register_file(fast->fd(), fast->path());
-  std::atomic<int> slow_done{0}, fast_done{0};
-  for (int i = 0; i < 20; ++i) {
-    queue->submit({.direction = IoDirection::write,
-                   .file = slow_file,
-                   .offset_bytes = i * 2 * kPiece,
-                   .data = memory_.data(),
-                   .bytes = 2 * kPiece,
-                   .done = [&](std::exception_ptr error) { slow_done += error ? 100 : 1; }});
-  }
-  for (int i = 0; i < 20; ++i) {
-    queue->submit({.direction = IoDirection::write,
-                   .file = fast_file,
-                   .offset_bytes = i * 2 * kPiece,
-                   .data = memory_.data(),
-                   .bytes = 2 * kPiece,
-                   .done = [&](std::exception_ptr error) { fast_done += error ? 100 : 1; }});
-  }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (fast_done != 20 && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(fast_done, 20);
-  EXPECT_EQ(slow_done, 0);
-  hooks->answers = true;
-  queue->drain();
-  EXPECT_EQ(slow_done, 20);
-}
-
-// Of one disk at most `depth` pieces are under way, of two twice as many.
-TEST_P(IoQueueConformance, EachDiskHasItsOwnDepth) {
-  class Counting : public IoHooks {
-   public:
-    explicit Counting(bool two) : two_(two) {}
-    std::uint64_t disk_of(const std::string& path, std::uint64_t device) override {
-      return two_ ? std::uint64_t{path.ends_with("b")} : device;
-    }
-    std::uint64_t ask_bytes(const IoCall& call) override {
-      most = std::max(most.load(), ++now);
-      return call.data.size();
-    }
-    std::int64_t see_result(const IoCall&, std::int64_t result) override {
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-      --now;
-      return result;
-    }
-    std::atomic<int> now{0}, most{0};
-
-   private:
-    bool two_;
-  };
-  for (const bool two : {false, true}) {
-    const auto hooks = std::make_shared<Counting>(two);
-    const auto a = open("a");
-    const auto b = open("b");
-    const auto queue = make({.depth = 3, .piece_bytes = kPiece, .threads = 3, .hooks = hooks});
-    const IoFile files[] = {queue->register_file(a->fd(), a->path()),
-                            queue->register_file(b->fd(), b->path())};
-    for (int i = 0; i < 40; ++i) {
-      queue->submit({.direction = IoDirection::write,
-                     .file = files[i % 2],
-                     .offset_bytes = i * kPiece,
-                     .data = memory_.data(),
-                     .bytes = 4 * kPiece,
-                     .done = {}});
-    }
-    queue->drain();
-    EXPECT_EQ(hooks->most, two ? 6 : 3);
-  }
 }
 
 TEST_P(IoQueueConformance, WriteBacksMoveUnderAnEndlessStreamOfDemands) {

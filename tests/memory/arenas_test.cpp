@@ -16,7 +16,7 @@
 #include "src/base/process_memory.h"
 #include "src/base/units.h"
 #include "src/device/host_device.h"
-#include "tests/base/child.h"
+#include "tests/support/child.h"
 #include "tests/support/io_fixture.h"
 #include "tests/support/temp_dir.h"
 

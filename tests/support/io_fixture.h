@@ -18,7 +18,7 @@
 #include "io/io_hooks.h"
 #include "io/io_queue.h"
 #include "src/base/aligned_memory.h"
-#include "terrace/error.h"
+#include "tests/support/error_of.h"
 
 namespace terrace {
 
@@ -81,17 +81,6 @@ inline void read(IoQueue& queue, IoFile file, std::uint64_t offset_bytes, std::b
 inline void write(IoQueue& queue, IoFile file, std::uint64_t offset_bytes, std::byte* data,
                   std::uint64_t bytes) {
   transfer(queue, IoDirection::write, file, offset_bytes, data, bytes);
-}
-
-// The error of `body` as "code: message"; empty when it throws none.
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return std::string(error_code_name(error.code())) + ": " + error.what();
-  }
-  return {};
 }
 
 inline void fill_random(std::byte* data, std::size_t bytes, std::uint64_t seed) {

@@ -19,7 +19,10 @@
 
 namespace terrace {
 
-// Gives what the library logged there. Fails the test where the body failed or threw.
+inline constexpr int kSkippedInChild = 77;
+
+// Gives what the library logged there, or "skipped" where the body skipped. Fails the test where it failed or
+// threw.
 inline std::string in_child(const std::function<void()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) throw std::runtime_error("pipe");
@@ -34,7 +37,7 @@ inline std::string in_child(const std::function<void()>& body) {
     int code = 0;
     try {
       body();
-      code = testing::Test::HasFailure() ? 1 : 0;
+      code = testing::Test::IsSkipped() ? kSkippedInChild : testing::Test::HasFailure() ? 1 : 0;
     } catch (const std::exception& error) {
       log << "threw " << error.what() << "\n";
       code = 2;
@@ -52,6 +55,7 @@ inline std::string in_child(const std::function<void()>& body) {
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkippedInChild) return "skipped";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << "\n" << log;
   return log;
 }
