@@ -5,7 +5,7 @@ The GPT-2 small shape: 12 blocks, width 768, vocabulary 50304, untied, sequence 
 `terrace train` with everything in host memory (and, with --disk, again with its optimizer states on disk); PyTorch runs
 the same model with bf16 weights, its fused AdamW and clipping, everything in memory.
 
-usage: benchmarks/step_vs_torch.py [--terrace PROGRAM] [--rounds N] [--steps N] [--disk]
+usage: benchmarks/step_vs_torch.py [--terrace PROGRAM] [--rounds N] [--steps N] [--disk] [--no-torch]
 """
 import argparse
 import json
@@ -133,9 +133,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--disk", action="store_true")
+    parser.add_argument("--no-torch", action="store_true", help="only our own speed, in memory and on disk")
     options = parser.parse_args()
-    enter_venv()
-    torch_run = TorchRun()
+    torch_run = None
+    if not options.no_torch:
+        enter_venv()
+        torch_run = TorchRun()
+    (ROOT / "scratch").mkdir(exist_ok=True)
     memory, disk, torch_rates = [], [], []
     with tempfile.TemporaryDirectory(dir=ROOT / "scratch") as folder:
         text = bytes((i * 7919 + i // 251) % 256 for i in range(400_000))
@@ -143,12 +147,15 @@ def main():
         subprocess.run([options.terrace, "data", "prepare", f"{folder}/text", "--out", f"{folder}/data"], check=True,
                        stdout=subprocess.DEVNULL)
         for _ in range(options.rounds):
-            torch_rates += [torch_run.step() for _ in range(options.steps)]
+            if torch_run:
+                torch_rates += [torch_run.step() for _ in range(options.steps)]
             memory += terrace_rates(options.terrace, folder, options.steps + 3, False)
             if options.disk:
                 disk += terrace_rates(options.terrace, folder, options.steps + 3, True)
-    result = {"shape": "GPT-2 small, untied, 256 x 4, bf16", "torch": summary(torch_rates), "terrace": summary(memory)}
-    result["terrace_over_torch"] = round(result["terrace"]["tokens_per_s"] / result["torch"]["tokens_per_s"], 3)
+    result = {"shape": "GPT-2 small, untied, 256 x 4, bf16", "terrace": summary(memory)}
+    if torch_rates:
+        result["torch"] = summary(torch_rates)
+        result["terrace_over_torch"] = round(result["terrace"]["tokens_per_s"] / result["torch"]["tokens_per_s"], 3)
     if disk:
         result["terrace_states_on_disk"] = summary(disk)
         result["disk_over_memory"] = round(summary(disk)["tokens_per_s"] / summary(memory)["tokens_per_s"], 3)
