@@ -20,6 +20,16 @@ struct CheckChunk {
   Tier state_home = Tier::host;   // where a resident state_chunk slot holds its state between steps
   Tier param_home = Tier::host;   // where a resident param_chunk (or piece) slot holds its 16-bit parameters
   std::uint64_t state_bytes = 0;  // all streams and the trailer
+  std::uint32_t owner = 0;        // the rank that folds its contributions and writes its state to the store
+};
+
+// The ranks of the run; shards and replicas as rank_table.h says.
+struct CheckRanks {
+  std::uint32_t ranks = 1;
+  std::uint32_t rank = 0;  // whose program it is
+  std::uint32_t shards = 1;
+  std::uint32_t replicas = 1;
+  bool keeps_all_parameters = false;
 };
 
 struct CheckInput {
@@ -27,6 +37,7 @@ struct CheckInput {
   std::vector<CheckChunk> chunks;  // index = Op::chunk, Slot::chunk
   std::uint32_t contributions = 1;
   UpdateTime updates = UpdateTime::next_forward;
+  CheckRanks ranks = {};
 };
 
 enum class Rule : std::uint8_t {

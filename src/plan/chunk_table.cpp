@@ -12,7 +12,7 @@ constexpr std::uint64_t kExtentTrailerBytes = 4096;
 
 }  // namespace
 
-std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel) {
+std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel, std::uint32_t ranks) {
   if (chunk_numel == 0 || chunk_numel % kBlockNumel != 0) {
     fail(ErrorCode::invalid_argument, "chunk_numel is {}; wanted a positive multiple of {}", chunk_numel,
          kBlockNumel);
@@ -21,14 +21,24 @@ std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const UnitShape& unit = model.units[u];
     const std::uint64_t padded = unit.padded_numel();
-    for (std::uint64_t begin = 0; begin < padded; begin += chunk_numel) {
-      chunks.push_back({u, begin, std::min(chunk_numel, padded - begin), {}});
+    const std::size_t first = chunks.size();
+    if (ranks <= 1) {
+      for (std::uint64_t begin = 0; begin < padded; begin += chunk_numel) {
+        chunks.push_back({u, begin, std::min(chunk_numel, padded - begin), {}});
+      }
+    } else {
+      const std::uint64_t blocks = padded / kBlockNumel;
+      const std::uint64_t count = std::min(blocks, round_up(div_up(padded, chunk_numel), ranks));
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t begin = i * blocks / count * kBlockNumel;
+        chunks.push_back({u, begin, (i + 1) * blocks / count * kBlockNumel - begin, {}});
+      }
     }
     std::uint64_t start = 0;  // of the tensor in the flat parameter
     for (std::uint32_t t = 0; t < unit.tensors.size(); ++t) {
       const std::uint64_t end = start + unit.tensors[t].numel;
-      for (auto& chunk : chunks) {
-        if (chunk.unit != u) continue;
+      for (std::size_t c = first; c < chunks.size(); ++c) {
+        Chunk& chunk = chunks[c];
         const std::uint64_t from = std::max(start, chunk.begin);
         const std::uint64_t to = std::min(end, chunk.begin + chunk.numel);
         if (from < to) chunk.segments.push_back({t, from - start, to - start, from - chunk.begin});

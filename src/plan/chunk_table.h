@@ -26,8 +26,12 @@ struct Chunk {
   std::vector<Segment> segments;
 };
 
-// Chunks of all units, in unit order. chunk_numel is a positive multiple of kBlockNumel (checked).
-std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel);
+// Chunks of all units, in unit order; chunk_numel is a positive multiple of kBlockNumel (checked). For one
+// rank every chunk but a unit's last has chunk_numel elements. For several, a unit's chunks are as many as a
+// multiple of `ranks` (as far as there are blocks) and as equal as blocks allow, at most chunk_numel each: so
+// each rank gets an equal part of every unit. A table may be used at any other number of ranks too
+// (rank_table.h).
+std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel, std::uint32_t ranks = 1);
 
 // One array of a chunk's state.
 struct StateStream {

@@ -6,15 +6,20 @@ namespace terrace {
 // What the step before left pending.
 void Compiler::drain() {
   take_carried();
-  if (updates_in_backward()) return write_pending();
-  list_sums(0);
-  update_units(static_cast<std::uint32_t>(model_.units.size()));
+  if (updates_in_backward()) {
+    write_pending();
+  } else {
+    list_sums(0);
+    update_units(static_cast<std::uint32_t>(model_.units.size()));
+  }
   release_retired();
+  renew_all();
 }
 
 void Compiler::materialize() {
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    fetch_states(c + 1);
+  std::size_t fetched = 0;
+  for (const std::uint32_t c : update_order_) {
+    fetch_states(++fetched);
     Op op;
     op.kind = OpKind::cast_param;
     op.lane = Lane::optimizer;
@@ -28,8 +33,11 @@ void Compiler::materialize() {
       transfer(OpKind::copy_to_device, Lane::h2d, whole(states_[c], AccessMode::read),
                whole(residents_.state_home[c], AccessMode::write), chunks_[c].unit, c);
     }
+    if (residents_.state_copy[c] != kNone) write_state(c, false);
     if (placement_.optimizer_state[c] != Tier::host) release_state(c);
   }
+  release_retired();
+  renew_all();
 }
 
 // What lives on disk has been written by its updates; the rest is written here.
@@ -39,8 +47,9 @@ void Compiler::commit_states_in_memory() {
 }
 
 void Compiler::visit_states() {
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    fetch_states(c + 1);
+  std::size_t fetched = 0;
+  for (const std::uint32_t c : update_order_) {
+    fetch_states(++fetched);
     Op op;
     op.kind = OpKind::visit_state;
     op.lane = Lane::optimizer;

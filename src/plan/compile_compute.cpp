@@ -26,7 +26,16 @@ void Compiler::fetch_pieces(std::size_t visit) {
     const bool demanded = need.visit <= visit;
     if (!demanded && !ahead_) return;
     const std::uint64_t bytes = model_.units[need.unit].padded_numel() * dtype_bytes(model_.param_dtype);
-    if (residents_.piece_home[need.unit] != kNone || bytes == 0) continue;
+    if (bytes == 0) continue;
+    if (residents_.piece_home[need.unit] != kNone) {
+      if (!renews(need.unit)) continue;
+      constexpr std::size_t kRenewedAhead =
+          2;  // visits: further on compute would wait for what it needs later
+      if (need.visit > visit + kRenewedAhead) return;
+      if (!updates_in_backward()) update_units(need.unit);
+      renew(need.unit, residents_.piece_home[need.unit]);
+      continue;
+    }
     LivePiece& live = live_pieces_[need.unit];
     if (live.slot == kNone) {
       live.slot = demanded ? slot(Pool::piece, Item::piece, need.unit, kNone, bytes)
@@ -40,8 +49,17 @@ void Compiler::fetch_pieces(std::size_t visit) {
 }
 
 void Compiler::gather(std::uint32_t unit, SlotId piece) {
+  if (renews(unit)) return renew(unit, piece);
+  load_chunks(unit, piece, kept_chunks_[unit]);
+  if (ranks_.shape().keeps_all_parameters()) return;
+  all_gather(RankGroup::shard, unit, piece, dtype_bytes(model_.param_dtype), ranks_.shard_range(unit, rank_),
+             {0, model_.units[unit].padded_numel()});
+}
+
+// Copies chunks that this rank keeps into their places.
+void Compiler::load_chunks(std::uint32_t unit, SlotId piece, const std::vector<std::uint32_t>& chunks) {
   const std::uint64_t element = dtype_bytes(model_.param_dtype);
-  for (const std::uint32_t c : unit_chunks_[unit]) {
+  for (const std::uint32_t c : chunks) {
     const Chunk& chunk = chunks_[c];
     const Access target{piece, AccessMode::write, Role::none, chunk.begin * element, chunk.numel * element};
     if (placement_.parameters[c] != Tier::nvme) {
@@ -53,6 +71,76 @@ void Compiler::gather(std::uint32_t unit, SlotId piece) {
              whole(staged, AccessMode::write), unit, c);
     transfer(OpKind::copy_to_device, Lane::h2d, whole(staged, AccessMode::read), target, unit, c);
     release(Pool::param_staging, staged);
+  }
+}
+
+// This rank's range `mine` of a slot to the others of the group, and theirs, which with it make up `whole`,
+// to this rank. Ranges are of the unit's flat parameter, elements of `element` bytes.
+void Compiler::all_gather(RankGroup group, std::uint32_t unit, SlotId slot, std::uint64_t element,
+                          NumelRange mine, NumelRange whole) {
+  const auto& shape = ranks_.shape();
+  const std::uint32_t size = group == RankGroup::shard ? shape.shard_size() : shape.replicate_size();
+  if (size == 1 || whole.empty()) return;
+  const auto access = [&](std::uint64_t begin, std::uint64_t end, AccessMode mode, Role role) {
+    return Access{slot, mode, role, begin * element, (end - begin) * element};
+  };
+  Op op;
+  op.kind = OpKind::all_gather;
+  op.lane = Lane::collective;
+  op.group = group;
+  op.unit = unit;
+  op.micro_batch = micro_batch_;
+  op.bytes = mine.numel() * element * (size - 1);
+  op.accesses.push_back(access(mine.begin, mine.end, AccessMode::read, Role::mine));
+  if (mine.begin > whole.begin)
+    op.accesses.push_back(access(whole.begin, mine.begin, AccessMode::write, Role::others));
+  if (mine.end < whole.end)
+    op.accesses.push_back(access(mine.end, whole.end, AccessMode::write, Role::others));
+  emitter_.emit(std::move(op));
+}
+
+// Every rank keeps all parameters, and those of other ranks are not yet this step's.
+bool Compiler::renews(std::uint32_t unit) const {
+  return !renewed_[unit] && kind_ != ProgramKind::eval;
+}
+
+// Gathers a unit's new parameters into its piece and brings the others' to their homes on this rank.
+void Compiler::renew(std::uint32_t unit, SlotId piece) {
+  renewed_[unit] = true;
+  const std::uint64_t element = dtype_bytes(model_.param_dtype);
+  const bool at_home = residents_.piece_home[unit] != kNone;
+  if (!at_home) load_chunks(unit, piece, own_chunks_[unit]);
+  all_gather(RankGroup::shard, unit, piece, element, ranks_.own_range(unit, rank_),
+             {0, model_.units[unit].padded_numel()});
+  if (at_home) return;
+  for (const std::uint32_t c : kept_chunks_[unit]) {
+    if (owns(c)) continue;
+    const Chunk& chunk = chunks_[c];
+    const Access source{piece, AccessMode::read, Role::none, chunk.begin * element, chunk.numel * element};
+    const Access home = param_home(c, AccessMode::write);
+    const Tier tier = placement_.parameters[c];
+    if (tier != Tier::nvme) {
+      const bool device = tier == Tier::device;
+      transfer(device ? OpKind::copy_to_device : OpKind::copy_to_host, device ? Lane::h2d : Lane::d2h, source,
+               home, unit, c);
+      continue;
+    }
+    const SlotId staged = slot(Pool::param_staging, Item::param_chunk, unit, c, home.bytes);
+    transfer(OpKind::copy_to_host, Lane::d2h, source, whole(staged, AccessMode::write), unit, c);
+    transfer(OpKind::write_param, Lane::nvme, whole(staged, AccessMode::read), home, unit, c);
+    release(Pool::param_staging, staged);
+  }
+}
+
+// Between steps: what no forward is there to renew.
+void Compiler::renew_all() {
+  for (std::uint32_t u = 0; u < model_.units.size(); ++u) {
+    const std::uint64_t bytes = model_.units[u].padded_numel() * dtype_bytes(model_.param_dtype);
+    if (bytes == 0 || !renews(u)) continue;
+    const SlotId home = residents_.piece_home[u];
+    const SlotId piece = home != kNone ? home : slot(Pool::piece, Item::piece, u, kNone, bytes);
+    renew(u, piece);
+    if (home == kNone) release(Pool::piece, piece);
   }
 }
 
@@ -82,7 +170,6 @@ void Compiler::add_workspace(Op& op, std::uint64_t bytes) {
 }
 
 void Compiler::forward(std::size_t visit) {
-  micro_batch_ = visits_[visit].micro_batch;
   const std::uint32_t u = visits_[visit].unit;
   const UnitShape& unit = model_.units[u];
   Op op;
@@ -157,7 +244,8 @@ void Compiler::fetch_activations(std::uint32_t consumer) {
   }
 }
 
-void Compiler::backward(std::size_t visit) {
+// Returns the slot of the unit's contribution.
+SlotId Compiler::backward(std::size_t visit) {
   const std::uint32_t u = visits_[visit].unit;
   const UnitShape& unit = model_.units[u];
   const bool last = u + 1 == model_.units.size();
@@ -225,10 +313,7 @@ void Compiler::backward(std::size_t visit) {
     fetched_[u - 1] = kNone;
     outputs_[u - 1] = kNone;
   }
-  if (grads != kNone) {
-    reduce_gradient(u, grads);
-    release(Pool::contribution, grads);
-  }
+  return grads;
 }
 
 }  // namespace terrace

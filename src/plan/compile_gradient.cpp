@@ -3,12 +3,18 @@
 
 namespace terrace {
 
-// Chunks whose sums must come to the host in this micro-batch, in order of need: before the first those of
-// the pending updates, later those of earlier contributions, for their folds.
-void Compiler::list_sums(std::uint32_t micro_batch) {
+// Where contributions of an own chunk are added up.
+SlotId Compiler::fold_home(std::uint32_t chunk) const {
+  const SlotId separate = residents_.accumulator_home[chunk];
+  return separate != kNone ? separate : residents_.grad_home[chunk];
+}
+
+// Chunks whose sums must come to the host in this round, in order of need: before the first those of the
+// pending updates, later those of earlier contributions, for their folds.
+void Compiler::list_sums(std::uint32_t round) {
   sum_order_.clear();
   next_sum_ = 0;
-  sums_pending_ = micro_batch == 0;
+  sums_pending_ = round == 0;
   if (sums_pending_) {
     if (updates_in_backward()) return;
     for (const std::uint32_t c : update_order_) {
@@ -17,7 +23,7 @@ void Compiler::list_sums(std::uint32_t micro_batch) {
     return;
   }
   for (std::size_t u = model_.units.size(); u-- > 0;) {
-    for (const std::uint32_t c : unit_chunks_[u]) {
+    for (const std::uint32_t c : own_chunks_[u]) {
       if (placement_.gradients[c] == Tier::nvme) sum_order_.push_back(c);
     }
   }
@@ -29,9 +35,11 @@ void Compiler::fetch_sums(std::size_t needed) {
     const bool demanded = next_sum_ < needed;
     if (!demanded && !ahead_) return;
     const std::uint32_t c = sum_order_[next_sum_];
-    const std::uint64_t bytes = emitter_.slot(residents_.grad_home[c]).bytes;
-    const SlotId staged = demanded ? slot(Pool::sum_staging, Item::grad_sum, chunks_[c].unit, c, bytes)
-                                   : try_slot(Pool::sum_staging, Item::grad_sum, chunks_[c].unit, c, bytes);
+    const Slot& home = emitter_.slot(sums_pending_ ? residents_.grad_home[c] : fold_home(c));
+    const Item item = home.item;
+    const std::uint64_t bytes = home.bytes;
+    const SlotId staged = demanded ? slot(Pool::sum_staging, item, chunks_[c].unit, c, bytes)
+                                   : try_slot(Pool::sum_staging, item, chunks_[c].unit, c, bytes);
     if (staged == kNone) return;
     sums_[c] = staged;
     bring_sum(c, sums_pending_);
@@ -48,8 +56,8 @@ SlotId Compiler::staged_sum(std::uint32_t chunk) {
 void Compiler::bring_sum(std::uint32_t chunk, bool predicated) {
   const bool on_disk = placement_.gradients[chunk] == Tier::nvme;
   transfer(on_disk ? OpKind::read_gradient : OpKind::copy_to_host, on_disk ? Lane::nvme : Lane::d2h,
-           whole(residents_.grad_home[chunk], AccessMode::read), whole(sums_[chunk], AccessMode::write),
-           chunks_[chunk].unit, chunk, predicated);
+           whole(sums_pending_ ? residents_.grad_home[chunk] : fold_home(chunk), AccessMode::read),
+           whole(sums_[chunk], AccessMode::write), chunks_[chunk].unit, chunk, predicated);
 }
 
 void Compiler::release_sum(std::uint32_t chunk) {
@@ -58,52 +66,161 @@ void Compiler::release_sum(std::uint32_t chunk) {
   sums_[chunk] = kNone;
 }
 
-void Compiler::reduce_gradient(std::uint32_t unit, SlotId contribution) {
+// One round of a unit's contributions to the chunks that this rank folds. `contribution` is its own, kNone
+// where it has none in this round.
+void Compiler::reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
+  const SlotId source = has_ranks() ? exchange(unit, round, contribution) : contribution;
+  if (contribution != kNone) {
+    if (ranks_.shape().stage == Stage::optimizer) {
+      contributed_.push_back(contribution);  // nothing waits for its exchange before the round ends
+    } else if (source != contribution) {
+      release(Pool::contribution, contribution);
+    }
+  }
+  const bool spreads = is_replicated() && is_last(round);
+  SlotId sum_piece = kNone;
+  if (spreads) {
+    sum_piece = slot(Pool::contribution, Item::sum_piece, unit, kNone,
+                     model_.units[unit].padded_numel() * dtype_bytes(model_.grad_dtype));
+  }
+  for (const std::uint32_t c : own_chunks_[unit]) fold_chunk(c, round, source, sum_piece);
+  if (source != kNone && source != contribution) release(Pool::received, source);
+  if (source != kNone && source == contribution) release(Pool::contribution, source);
+  if (!spreads) return;
+  spread_sums(unit, sum_piece);
+  release(Pool::contribution, sum_piece);
+}
+
+// What the other ranks contribute to this rank's part; kNone where it has no part of the unit.
+SlotId Compiler::exchange(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
   const std::uint64_t element = dtype_bytes(model_.grad_dtype);
-  const bool first = micro_batch_ == 0;
-  // The update follows at once: the sum need not go home.
-  const bool updates = updates_in_backward() && micro_batch_ + 1 == contributions_;
-  for (const std::uint32_t c : unit_chunks_[unit]) {
-    const Chunk& chunk = chunks_[c];
-    const Access source{contribution, AccessMode::read, Role::none, chunk.begin * element,
-                        chunk.numel * element};
-    const Tier tier = placement_.gradients[c];
-    const SlotId home = residents_.grad_home[c];
-    const std::uint64_t sum_bytes = emitter_.slot(home).bytes;
-    const AccessMode adds = first ? AccessMode::write : AccessMode::update;
+  const NumelRange own = ranks_.own_range(unit, rank_);
+  const std::uint64_t unit_bytes = model_.units[unit].padded_numel() * element;
+  Op op;
+  op.kind = OpKind::reduce_scatter;
+  op.lane = Lane::collective;
+  op.group = RankGroup::world;
+  op.unit = unit;
+  op.micro_batch = first_of(round);
+  SlotId received = kNone;
+  if (contribution != kNone) {
+    op.accesses.push_back({contribution, AccessMode::read, Role::grads, 0, unit_bytes});
+    op.bytes = unit_bytes - own.numel() * element;
+  }
+  if (!own.empty()) {
+    const std::uint64_t bytes = (end_of(round) - first_of(round)) * own.numel() * element;
+    received = slot(Pool::received, Item::received, unit, kNone, bytes);
+    op.accesses.push_back(whole(received, AccessMode::write, Role::received));
+  }
+  emitter_.emit(std::move(op));
+  return received;
+}
+
+// Folds the round's contributions to a chunk, in ascending order. After the last the sum goes to its home, to
+// its update, or, rounded, into the sum_piece that the replicas exchange.
+void Compiler::fold_chunk(std::uint32_t c, std::uint32_t round, SlotId source, SlotId sum_piece) {
+  const Chunk& chunk = chunks_[c];
+  const std::uint32_t unit = chunk.unit;
+  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
+  const NumelRange own = has_ranks() ? ranks_.own_range(unit, rank_) : NumelRange{0, 0};
+  const Tier tier = placement_.gradients[c];
+  const SlotId home = fold_home(c);
+  const bool last = is_last(round);
+  const bool replicated = is_replicated();
+  const bool updates = updates_in_backward() && last && !replicated;  // the sum need not go home
+  const bool in_place = contributions_ == 1;                          // a single contribution is its own sum
+  const bool sums = !(in_place && replicated);                        // there is a place to add up in
+  SlotId sum = home;
+  if (tier == Tier::nvme && sums) {
+    const Slot& at_home = emitter_.slot(home);
+    const Item item = at_home.item;
+    const std::uint64_t bytes = at_home.bytes;
+    if (round == 0) sums_[c] = slot(Pool::sum_staging, item, unit, c, bytes);
+    sum = staged_sum(c);
+  }
+  const Access rounded_target{sum_piece, AccessMode::write, Role::none, chunk.begin * element,
+                              chunk.numel * element};
+  for (std::uint32_t k = first_of(round); k < end_of(round); ++k) {
+    const std::uint64_t begin =
+        has_ranks() ? (k - first_of(round)) * own.numel() + (chunk.begin - own.begin) : chunk.begin;
+    const Access contribution{source, AccessMode::read, Role::none, begin * element, chunk.numel * element};
+    const AccessMode adds = k == 0 ? AccessMode::write : AccessMode::update;
+    const bool rounds_out = replicated && k + 1 == contributions_;
     Op fold;
     fold.kind = OpKind::fold;
     fold.lane = tier == Tier::device ? Lane::compute : Lane::optimizer;
     fold.unit = unit;
     fold.chunk = c;
-    fold.micro_batch = micro_batch_;
-    fold.bytes = source.bytes;
-    SlotId sum = home;
-    if (tier == Tier::device) {
-      fold.accesses = {source, whole(home, adds)};
-      folds_.push_back(emitter_.emit(std::move(fold)));
-      if (!updates) continue;
-      sum = sums_[c] = slot(Pool::sum_staging, Item::grad_sum, unit, c, sum_bytes);
-      bring_sum(c, false);
-    } else {
-      if (tier == Tier::nvme) {
-        if (first) sums_[c] = slot(Pool::sum_staging, Item::grad_sum, unit, c, sum_bytes);
-        sum = staged_sum(c);
-      }
-      SlotId staged = kNone;
-      if (contributions_ == 1) {  // arrives in place: the fold only looks at it
-        transfer(OpKind::copy_to_host, Lane::d2h, source, whole(sum, AccessMode::write), unit, c);
-        fold.accesses = {whole(sum, AccessMode::read)};
-      } else {
-        staged = slot(Pool::grad_staging, Item::grad_chunk, unit, c, source.bytes);
-        transfer(OpKind::copy_to_host, Lane::d2h, source, whole(staged, AccessMode::write), unit, c);
-        fold.accesses = {whole(staged, AccessMode::read), whole(sum, adds)};
-      }
-      folds_.push_back(emitter_.emit(std::move(fold)));
-      if (staged != kNone) release(Pool::grad_staging, staged);
+    fold.micro_batch = k;
+    fold.bytes = contribution.bytes;
+    const std::uint32_t before = micro_batch_;
+    micro_batch_ = k;
+    if (in_place && replicated) {
+      transfer(OpKind::copy_to_device, Lane::h2d, contribution, rounded_target, unit, c);
     }
+    SlotId staged = kNone, rounded = kNone;
+    if (tier == Tier::device) {
+      fold.accesses = {contribution};
+      if (sums) fold.accesses.push_back(whole(home, adds));
+      if (sums && rounds_out) fold.accesses.push_back(rounded_target);
+    } else if (in_place && sums) {  // arrives in place: the fold only looks at it
+      transfer(OpKind::copy_to_host, Lane::d2h, contribution, whole(sum, AccessMode::write), unit, c);
+      fold.accesses = {whole(sum, AccessMode::read)};
+    } else {
+      staged = slot(Pool::grad_staging, Item::grad_chunk, unit, c, contribution.bytes);
+      transfer(OpKind::copy_to_host, Lane::d2h, contribution, whole(staged, AccessMode::write), unit, c);
+      fold.accesses = {whole(staged, AccessMode::read)};
+      if (sums) fold.accesses.push_back(whole(sum, adds));
+      if (sums && rounds_out) {
+        rounded = slot(Pool::grad_staging, Item::grad_chunk, unit, c, contribution.bytes);
+        fold.accesses.push_back(whole(rounded, AccessMode::write));
+      }
+    }
+    folds_.push_back(emitter_.emit(std::move(fold)));
+    if (rounded != kNone) {
+      transfer(OpKind::copy_to_device, Lane::h2d, whole(rounded, AccessMode::read), rounded_target, unit, c);
+      release(Pool::grad_staging, rounded);
+    }
+    if (staged != kNone) release(Pool::grad_staging, staged);
+    micro_batch_ = before;
+  }
+  if (tier == Tier::device && updates) {
+    sum = sums_[c] = slot(Pool::sum_staging, Item::grad_sum, unit, c, emitter_.slot(home).bytes);
+    transfer(OpKind::copy_to_host, Lane::d2h, whole(home, AccessMode::read), whole(sum, AccessMode::write),
+             unit, c);
+  }
+  age_retired();
+  if (updates) {
+    update_chunk(c, sum);
+  } else if (tier == Tier::nvme && sums && !(last && replicated)) {
+    transfer(OpKind::write_gradient, Lane::nvme, whole(sum, AccessMode::read), whole(home, AccessMode::write),
+             unit, c);
+  }
+  release_sum(c);
+}
+
+// The rounded sums of a unit to all replicas, and from there to their homes or their updates.
+void Compiler::spread_sums(std::uint32_t unit, SlotId sum_piece) {
+  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
+  all_gather(RankGroup::replicate, unit, sum_piece, element, ranks_.own_range(unit, rank_),
+             ranks_.shard_range(unit, rank_));
+  for (const std::uint32_t c : unit_chunks_[unit]) {
+    const Chunk& chunk = chunks_[c];
+    const Tier tier = placement_.gradients[c];
+    const Access source{sum_piece, AccessMode::read, Role::none, chunk.begin * element,
+                        chunk.numel * element};
+    const SlotId home = residents_.grad_home[c];
+    if (!updates_in_backward() && tier == Tier::device) {
+      transfer(OpKind::copy_to_device, Lane::h2d, source, whole(home, AccessMode::write), unit, c);
+      continue;
+    }
+    SlotId sum = home;
+    if (tier != Tier::host) {
+      sum = sums_[c] = slot(Pool::sum_staging, Item::grad_sum, unit, c, emitter_.slot(home).bytes);
+    }
+    transfer(OpKind::copy_to_host, Lane::d2h, source, whole(sum, AccessMode::write), unit, c);
     age_retired();
-    if (updates) {
+    if (updates_in_backward()) {
       update_chunk(c, sum);
     } else if (tier == Tier::nvme) {
       transfer(OpKind::write_gradient, Lane::nvme, whole(sum, AccessMode::read),
@@ -111,6 +228,11 @@ void Compiler::reduce_gradient(std::uint32_t unit, SlotId contribution) {
     }
     release_sum(c);
   }
+}
+
+void Compiler::end_round() {
+  for (const SlotId contribution : contributed_) release(Pool::contribution, contribution);
+  contributed_.clear();
 }
 
 }  // namespace terrace

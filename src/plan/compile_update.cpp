@@ -86,7 +86,8 @@ bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
   states_[c] = state;
   const Access target = whole(state, AccessMode::write);
   if (kind_ == ProgramKind::materialize || tier == Tier::nvme) {
-    const SlotId extent = residents_.store_extent[c];
+    const bool copied = kind_ != ProgramKind::materialize && residents_.state_copy[c] != kNone;
+    const SlotId extent = copied ? residents_.state_copy[c] : residents_.store_extent[c];
     if (extent != kNone) {
       transfer(OpKind::read_state, Lane::store, whole(extent, AccessMode::read), target, unit, c, predicated);
     } else {
@@ -109,7 +110,8 @@ bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
 bool Compiler::fetch_own(std::uint32_t c) {
   const bool pending = !updates_in_backward() && is_periodic();
   // A commit writes a state of the device though nothing was pending.
-  const bool kept = kind_ == ProgramKind::train_commit && placement_.optimizer_state[c] == Tier::device;
+  const bool kept =
+      kind_ == ProgramKind::train_commit && placement_.optimizer_state[c] == Tier::device && owns(c);
   return fetch_state(c, updates_in_backward() && carries(c) ? Carry::out : Carry::none, pending && !kept);
 }
 
@@ -191,7 +193,6 @@ void Compiler::parameters_out(std::uint32_t c, Op op, bool predicated) {
 
 // next_forward: the pending updates of all units up to `unit`.
 void Compiler::update_units(std::uint32_t unit) {
-  if (next_update_ == update_order_.size()) return;
   while (next_update_ < update_order_.size() && chunks_[update_order_[next_update_]].unit <= unit) {
     const std::uint32_t c = update_order_[next_update_];
     const bool staged = placement_.gradients[c] != Tier::host;
@@ -200,8 +201,9 @@ void Compiler::update_units(std::uint32_t unit) {
     update_chunk(c, sum);
     release_sum(c);
   }
-  if (next_update_ < update_order_.size()) return;
-  if (kind_ == ProgramKind::train_commit) commit_step();
+  // At one place in the order of collectives on every rank, whatever chunks it holds.
+  const bool all = unit + 1 >= model_.units.size();
+  if (all && kind_ == ProgramKind::train_commit && commit_ == kNone) commit_step();
 }
 
 // The next of update_order_.
@@ -231,16 +233,18 @@ void Compiler::update_chunk(std::uint32_t c, SlotId sum) {
   // memory, updated or not, since earlier steps may have changed it.
   if (tier == Tier::nvme) {
     write_state(c, predicated);
-  } else if (kind_ == ProgramKind::train_commit && !updates_in_backward()) {
+  } else if (kind_ == ProgramKind::train_commit && !updates_in_backward() && owns(c)) {
     write_state(c, false);
   }
   if (tier != Tier::host) release_state(c);
 }
 
+// To the store; a replica's copy of another rank's chunk to its scratch extent, which no commit waits for.
 void Compiler::write_state(std::uint32_t c, bool predicated) {
-  written_.push_back(transfer(OpKind::write_state, Lane::store, whole(states_[c], AccessMode::update),
-                              whole(residents_.store_extent[c], AccessMode::write), chunks_[c].unit, c,
-                              predicated));
+  const SlotId extent = owns(c) ? residents_.store_extent[c] : residents_.state_copy[c];
+  const OpId write = transfer(OpKind::write_state, Lane::store, whole(states_[c], AccessMode::update),
+                              whole(extent, AccessMode::write), chunks_[c].unit, c, predicated);
+  if (owns(c)) written_.push_back(write);
 }
 
 void Compiler::release_state(std::uint32_t c) {
@@ -268,10 +272,10 @@ void Compiler::write_pending() {
   }
 }
 
-// Writes the states that live in memory.
+// Writes the states that live in memory, each by its owner.
 void Compiler::write_states_in_memory() {
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    if (placement_.optimizer_state[c] == Tier::nvme) continue;
+    if (placement_.optimizer_state[c] == Tier::nvme || !owns(c)) continue;
     age_retired();
     if (!fetch_state(c, Carry::none, false)) {
       release_retired();

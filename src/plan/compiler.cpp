@@ -1,5 +1,7 @@
 #include "src/plan/compiler.h"
 
+#include <algorithm>
+
 #include "src/base/fail.h"
 
 namespace terrace {
@@ -18,6 +20,8 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
       chunks_(*input.chunks),
       placement_(*input.placement),
       residents_(*input.residents),
+      ranks_(*input.ranks),
+      rank_(input.rank),
       contributions_(input.contributions),
       kind_(kind),
       updates_(input.updates),
@@ -32,8 +36,14 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
     used += (*pools)[p];
   }
   const std::size_t units = model_.units.size();
-  unit_chunks_.resize(units);
-  for (std::uint32_t c = 0; c < chunks_.size(); ++c) unit_chunks_[chunks_[c].unit].push_back(c);
+  for (auto* chunks : {&unit_chunks_, &own_chunks_, &kept_chunks_}) chunks->resize(units);
+  for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
+    const std::uint32_t u = chunks_[c].unit;
+    if (ranks_.holds(rank_, c)) unit_chunks_[u].push_back(c);
+    if (owns(c)) own_chunks_[u].push_back(c);
+    if (ranks_.keeps_parameters(rank_, c)) kept_chunks_[u].push_back(c);
+  }
+  renewed_.assign(units, !ranks_.shape().keeps_all_parameters());
   live_pieces_.resize(units);
   outputs_.assign(units, kNone);
   saved_.assign(units, kNone);
@@ -67,9 +77,10 @@ void Compiler::run() {
 void Compiler::list_visits() {
   const auto units = static_cast<std::uint32_t>(model_.units.size());
   const bool train = kind_ != ProgramKind::eval;
-  for (std::uint32_t k = 0; k < (train ? contributions_ : 1); ++k) {
-    for (std::uint32_t u = 0; u < units - (train ? 1 : 0); ++u) visits_.push_back({true, u, k});
-    for (std::uint32_t u = units; train && u-- > 0;) visits_.push_back({false, u, k});
+  for (std::uint32_t round = 0; round < (train ? rounds() : 1); ++round) {
+    const bool present = !train || first_of(round) + rank_ < contributions_;
+    for (std::uint32_t u = 0; u < units - (train ? 1 : 0); ++u) visits_.push_back({true, u, round, present});
+    for (std::uint32_t u = units; train && u-- > 0;) visits_.push_back({false, u, round, present});
   }
   flops_before_.push_back(0);
   for (std::size_t v = 0; v < visits_.size(); ++v) {
@@ -77,6 +88,9 @@ void Compiler::list_visits() {
     const double flops = visits_[v].forward ? unit.forward_flops : unit.backward_flops + unit.forward_flops;
     flops_before_.push_back(flops_before_.back() + flops);
     if (!visits_[v].forward && !unit.backward_reads_params) continue;
+    // Without a contribution a rank only takes part in gathers.
+    const bool gathers = is_sharded() && (!ranks_.shape().keeps_all_parameters() || visits_[v].round == 0);
+    if (!visits_[v].present && !gathers) continue;
     for (const std::uint32_t shared : unit.shared_units) needs_.push_back({v, shared});
     needs_.push_back({v, visits_[v].unit});
   }
@@ -88,21 +102,24 @@ void Compiler::train_step() {
   if (updates_in_backward()) write_pending();
   for (std::size_t v = 0; v < visits_.size(); ++v) {
     const Visit& visit = visits_[v];
-    if (visit.unit == 0 && visit.forward) list_sums(visit.micro_batch);
+    micro_batch_ = first_of(visit.round) + (visit.present ? rank_ : 0);
+    if (visit.unit == 0 && visit.forward) list_sums(visit.round);
     if (!updates_in_backward()) update_units(visit.unit);
     fetch_next_states(v);
     fetch_pieces(v);
     if (visit.forward) {
-      forward(v);
+      if (visit.present) forward(v);
     } else {
-      backward(v);
+      const SlotId contribution = visit.present ? backward(v) : kNone;
+      if (model_.units[visit.unit].numel() > 0) reduce_gradient(visit.unit, visit.round, contribution);
     }
     release_pieces(v);
+    if (visit.unit == 0 && !visit.forward) end_round();
   }
   release_retired();
   Op stats;
   stats.kind = OpKind::grad_stats;
-  stats.lane = Lane::optimizer;
+  stats.lane = has_ranks() ? Lane::collective : Lane::optimizer;
   stats.waits = folds_;
   emitter_.emit(std::move(stats));
 }

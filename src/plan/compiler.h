@@ -2,6 +2,7 @@
 // compile.h is the way in.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <span>
@@ -23,11 +24,14 @@ class Compiler {
   StepProgram take();
 
  private:
-  // One visit of the compute lane to a unit (backward with its recomputation is one visit).
+  // One visit of the compute lane to a unit (backward with its recomputation is one visit), in one round:
+  // every rank computes one contribution a round; in the last some may have none, and only join the
+  // collectives.
   struct Visit {
     bool forward = true;
     std::uint32_t unit = 0;
-    std::uint32_t micro_batch = 0;
+    std::uint32_t round = 0;
+    bool present = true;
   };
   // A visit that needs a unit's piece on the device.
   struct PieceNeed {
@@ -62,6 +66,17 @@ class Compiler {
   OpId transfer(OpKind kind, Lane lane, Access from, Access to, std::uint32_t unit, std::uint32_t chunk,
                 bool predicated = false);
   Access whole(SlotId id, AccessMode mode, Role role = Role::none) const;
+  // Several ranks; parameters spread over a shard group; sums that go to other replicas.
+  bool has_ranks() const { return ranks_.ranks() > 1; }
+  bool is_sharded() const { return ranks_.shape().shard_size() > 1; }
+  bool is_replicated() const { return ranks_.shape().replicate_size() > 1; }
+  bool owns(std::uint32_t chunk) const { return ranks_.owner(chunk) == rank_; }
+  std::uint32_t rounds() const { return (contributions_ + ranks_.ranks() - 1) / ranks_.ranks(); }
+  std::uint32_t first_of(std::uint32_t round) const { return round * ranks_.ranks(); }  // contribution
+  std::uint32_t end_of(std::uint32_t round) const {
+    return std::min(contributions_, first_of(round) + ranks_.ranks());
+  }
+  bool is_last(std::uint32_t round) const { return round + 1 == rounds(); }
   // Programs over whose borders states are carried.
   bool is_periodic() const { return kind_ <= ProgramKind::drain; }
   bool updates_in_backward() const { return updates_ == UpdateTime::backward; }
@@ -69,23 +84,34 @@ class Compiler {
   // compile_compute.cpp: pieces, forward, backward.
   void fetch_pieces(std::size_t visit);
   void gather(std::uint32_t unit, SlotId piece);
+  void load_chunks(std::uint32_t unit, SlotId piece, const std::vector<std::uint32_t>& chunks);
+  void all_gather(RankGroup group, std::uint32_t unit, SlotId slot, std::uint64_t element, NumelRange mine,
+                  NumelRange whole);
+  bool renews(std::uint32_t unit) const;
+  void renew(std::uint32_t unit, SlotId piece);
+  void renew_all();
   void release_pieces(std::size_t visit);
   SlotId piece_of(std::uint32_t unit) const;
   Access param_home(std::uint32_t chunk, AccessMode mode) const;
   void add_pieces(Op& op, const UnitShape& unit);
   void add_workspace(Op& op, std::uint64_t bytes);
   void forward(std::size_t visit);
-  void backward(std::size_t visit);
+  SlotId backward(std::size_t visit);
   void offload_activation(std::uint32_t unit);
   void fetch_activations(std::uint32_t consumer);
 
   // compile_gradient.cpp: gradients' way to their home, and sums' way to the update.
-  void list_sums(std::uint32_t micro_batch);
+  void list_sums(std::uint32_t round);
   void fetch_sums(std::size_t needed);
   SlotId staged_sum(std::uint32_t chunk);
   void bring_sum(std::uint32_t chunk, bool predicated);
   void release_sum(std::uint32_t chunk);
-  void reduce_gradient(std::uint32_t unit, SlotId contribution);
+  SlotId fold_home(std::uint32_t chunk) const;
+  void reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution);
+  SlotId exchange(std::uint32_t unit, std::uint32_t round, SlotId contribution);
+  void fold_chunk(std::uint32_t chunk, std::uint32_t round, SlotId source, SlotId sum_piece);
+  void spread_sums(std::uint32_t unit, SlotId sum_piece);
+  void end_round();
 
   // compile_update.cpp: states and updates of a step.
   void list_updates();
@@ -116,6 +142,8 @@ class Compiler {
   const std::vector<Chunk>& chunks_;
   const Placement& placement_;
   const Residents& residents_;
+  const RankTable& ranks_;
+  std::uint32_t rank_;
   std::uint32_t contributions_;
   ProgramKind kind_;
   UpdateTime updates_;
@@ -126,7 +154,8 @@ class Compiler {
   Emitter emitter_;
   std::uint32_t micro_batch_ = 0;
 
-  std::vector<std::vector<std::uint32_t>> unit_chunks_;
+  // By unit: chunks whose states this rank holds, those it folds, those whose parameters it keeps.
+  std::vector<std::vector<std::uint32_t>> unit_chunks_, own_chunks_, kept_chunks_;
   std::vector<Visit> visits_;
   std::vector<double> flops_before_;  // of all visits before this one; one more than visits
   std::vector<PieceNeed> needs_;
@@ -136,6 +165,8 @@ class Compiler {
   std::vector<SlotId> saved_;             // by unit
   std::vector<SlotId> fetched_;           // by unit: activation brought back
   std::uint32_t next_fetched_ = 0;        // next unit whose output is to be brought back, counting down
+  std::vector<bool> renewed_;             // by unit: its parameters are this step's on this rank
+  std::vector<SlotId> contributed_;       // contributions kept to the end of the round (stage 1)
   SlotId output_grad_ = kNone;            // gradient of the output of the unit whose backward is next
   std::vector<SlotId> shared_grads_;      // by unit that owns the shared piece
   std::vector<std::uint32_t> sum_order_;  // chunks whose sums come to the host, in the order of need
@@ -144,7 +175,7 @@ class Compiler {
   std::vector<SlotId> sums_;   // by chunk: staged sum
   std::vector<OpId> folds_;
 
-  std::vector<std::uint32_t> update_order_;  // all chunks
+  std::vector<std::uint32_t> update_order_;  // all chunks held
   std::size_t next_update_ = 0;              // in update_order_
   std::size_t next_state_ = 0;               // in update_order_: next to be fetched
   std::vector<SlotId> states_;               // by chunk: staged or resident state

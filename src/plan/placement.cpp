@@ -29,10 +29,6 @@ std::vector<Tier> spread(const TierShares& shares, const std::vector<std::uint64
   return tiers;
 }
 
-std::uint64_t sum_element_bytes(const ModelShape& model, std::uint32_t contributions) {
-  return contributions > 1 ? 4 : dtype_bytes(model.grad_dtype);
-}
-
 namespace {
 
 class Layout {
@@ -67,15 +63,19 @@ class Layout {
 }  // namespace
 
 Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& chunks,
-                            const Placement& placement, std::uint32_t contributions, bool has_store) {
+                            const Placement& placement, const RankTable& ranks, std::uint32_t rank,
+                            std::uint32_t contributions, bool has_store) {
   Residents residents;
   Layout layout(residents);
   const std::uint64_t param_bytes = dtype_bytes(model.param_dtype);
-  const std::uint64_t sum_bytes = sum_element_bytes(model, contributions);
+  const GradientSums sums{contributions, ranks.shape().replicate_size() > 1};
+  const std::uint64_t sum_bytes = dtype_bytes(sums.sum_dtype(model));
 
+  // A unit whose parameters this rank keeps whole, all of them on the device, needs no gathered piece.
   std::vector<bool> whole(model.units.size(), true);
-  for (std::size_t c = 0; c < chunks.size(); ++c) {
-    if (placement.parameters[c] != Tier::device) whole[chunks[c].unit] = false;
+  for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    if (placement.parameters[c] != Tier::device || !ranks.keeps_parameters(rank, c))
+      whole[chunks[c].unit] = false;
   }
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const std::uint64_t bytes = model.units[u].padded_numel() * param_bytes;
@@ -85,20 +85,28 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
   }
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     const Chunk& chunk = chunks[c];
-    residents.param_home.push_back(residents.piece_home[chunk.unit] != kNone
-                                       ? kNone
-                                       : layout.add(placement.parameters[c], Item::param_chunk, chunk.unit, c,
-                                                    chunk.numel * param_bytes, true));
-    residents.grad_home.push_back(
-        layout.add(placement.gradients[c], Item::grad_sum, chunk.unit, c, chunk.numel * sum_bytes, true));
+    const bool own = ranks.owner(c) == rank;
+    const bool held = ranks.holds(rank, c);
+    const auto home = [&](bool wanted, Tier tier, Item item, std::uint64_t bytes, bool scratch) {
+      return wanted ? layout.add(tier, item, chunk.unit, c, bytes, scratch) : kNone;
+    };
+    const bool parameters = ranks.keeps_parameters(rank, c) && residents.piece_home[chunk.unit] == kNone;
+    residents.param_home.push_back(
+        home(parameters, placement.parameters[c], Item::param_chunk, chunk.numel * param_bytes, true));
+    const Tier gradient = placement.gradients[c];
+    residents.grad_home.push_back(home(held, gradient, Item::grad_sum, chunk.numel * sum_bytes, true));
+    residents.accumulator_home.push_back(home(own && sums.separate_accumulator(), gradient, Item::accumulator,
+                                              chunk.numel * sizeof(float), true));
     const Tier state = placement.optimizer_state[c];
     check(state != Tier::nvme || has_store, "optimizer state on nvme without a store");
     const std::uint64_t state_bytes = state_slot_bytes(chunk.numel);
     residents.state_home.push_back(
-        state == Tier::nvme ? kNone
-                            : layout.add(state, Item::state_chunk, chunk.unit, c, state_bytes, false));
+        home(held && state != Tier::nvme, state, Item::state_chunk, state_bytes, false));
     residents.store_extent.push_back(
-        has_store ? layout.add(Tier::nvme, Item::state_chunk, chunk.unit, c, state_bytes, false) : kNone);
+        home(held && has_store, Tier::nvme, Item::state_chunk, state_bytes, false));
+    residents.state_copy.push_back(
+        home(held && !own && state == Tier::nvme, Tier::nvme, Item::state_chunk, state_bytes, true));
+    if (own && has_store) residents.own_store_bytes += round_up(state_bytes, 4096);
   }
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     // The last activation is used at once: it stays on the device.
@@ -108,6 +116,8 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
                                                                kNone, model.units[u].output_bytes, true)
                                                   : kNone);
   }
+  for (const std::uint64_t bytes : residents.scratch_bytes)
+    residents.scratch_total_bytes += round_up(bytes, 4096);
   return residents;
 }
 

@@ -8,6 +8,7 @@
 #include "src/plan/chunk_table.h"
 #include "src/plan/model_shape.h"
 #include "src/plan/program.h"
+#include "src/plan/rank_table.h"
 
 namespace terrace {
 
@@ -25,25 +26,41 @@ struct Placement {
 // Gives each item a tier so that every prefix of the list holds the shares as nearly as whole items allow.
 std::vector<Tier> spread(const TierShares& shares, const std::vector<std::uint64_t>& item_bytes);
 
-// Slots that hold their data for the whole run: the first slots of every program, with the same ids.
+// Slots of one rank that hold their data for the whole run: the first slots of every program, with the same
+// ids. What the rank does not keep is kNone.
 struct Residents {
   std::vector<Slot> slots;
-  std::vector<SlotId> piece_home;             // by unit: the whole piece on the device, else kNone
-  std::vector<SlotId> param_home;             // by chunk (kNone where the unit has a piece_home)
-  std::vector<SlotId> grad_home;              // by chunk
-  std::vector<SlotId> state_home;             // by chunk: in memory; kNone when it lives in the store
-  std::vector<SlotId> store_extent;           // by chunk: its extent of the store (nvme), else kNone
-  std::vector<SlotId> activation_home;        // by unit: host or nvme, else kNone
+  std::vector<SlotId> piece_home;        // by unit: the whole piece on the device, else kNone
+  std::vector<SlotId> param_home;        // by chunk (kNone where the unit has a piece_home)
+  std::vector<SlotId> grad_home;         // by chunk: the summed gradient
+  std::vector<SlotId> accumulator_home;  // by chunk: fp32, of an own chunk whose grad_home is grad dtype
+  std::vector<SlotId> state_home;        // by chunk: in memory; kNone when it lives on disk
+  std::vector<SlotId> store_extent;      // by chunk: its extent of the store (nvme), else kNone. Of a chunk
+                                         // of another rank it is only read, when a run starts
+  std::vector<SlotId> state_copy;        // by chunk: scratch extent of a replica's state that lives on nvme
+  std::vector<SlotId> activation_home;   // by unit: host or nvme, else kNone
   std::vector<std::uint32_t> scratch_extent;  // by slot: index of its scratch extent, else kNone
   std::vector<std::uint64_t> scratch_bytes;   // by scratch extent
-  std::array<std::uint64_t, kTiers> bytes{};  // nvme: one copy of the store's extents, and scratch
+  std::array<std::uint64_t, kTiers> bytes{};  // nvme: of the virtual space
+  std::uint64_t own_store_bytes = 0;          // extents of the chunks that this rank writes, one copy
+  std::uint64_t scratch_total_bytes = 0;
 };
 
-// Bytes of an element of a chunk's summed gradient.
-std::uint64_t sum_element_bytes(const ModelShape& model, std::uint32_t contributions);
+// What decides how a rank's gradients are summed.
+struct GradientSums {
+  std::uint32_t contributions = 1;
+  bool replicated = false;  // sums go to the other replicas, in grad dtype
 
-// Lays the homes out from offset 0 of each arena.
+  // The accumulator is fp32 and stands beside the sum.
+  bool separate_accumulator() const { return replicated && contributions > 1; }
+  DType sum_dtype(const ModelShape& model) const {
+    return contributions > 1 && !replicated ? DType::f32 : model.grad_dtype;
+  }
+};
+
+// Lays a rank's homes out from offset 0 of each arena.
 Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& chunks,
-                            const Placement& placement, std::uint32_t contributions, bool has_store);
+                            const Placement& placement, const RankTable& ranks, std::uint32_t rank,
+                            std::uint32_t contributions, bool has_store);
 
 }  // namespace terrace

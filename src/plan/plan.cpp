@@ -22,28 +22,34 @@ struct DataClass {
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request) {
-    plan_.chunks = cut_chunks(request.model, request.chunk_numel);
+    const std::uint32_t cut_ranks = request.cut_ranks > 0 ? request.cut_ranks : request.ranks.ranks;
+    plan_.chunks = cut_chunks(request.model, request.chunk_numel, cut_ranks);
+    plan_.ranks = RankTable(request.ranks, plan_.chunks, request.model.units.size());
     list_classes();
     check_request();
     list_all_bytes();
   }
 
-  Plan run() {
+  std::vector<Plan> run() {
     start_lowest();
     choose_automatic();
-    finish();
-    return std::move(plan_);
+    return finish();
   }
 
  private:
   bool has_nvme() const { return request_.nvme_tier; }
+  std::uint64_t ranks() const { return request_.ranks.ranks; }
+  std::uint64_t sum_bytes() const {
+    const GradientSums sums{request_.contributions, request_.ranks.replicate_size() > 1};
+    return dtype_bytes(sums.sum_dtype(request_.model));
+  }
 
   void list_classes() {
     const ModelShape& model = request_.model;
     std::vector<std::uint64_t> params, grads, states, activations;
     for (const Chunk& chunk : plan_.chunks) {
       params.push_back(chunk.numel * dtype_bytes(model.param_dtype));
-      grads.push_back(chunk.numel * sum_element_bytes(model, request_.contributions));
+      grads.push_back(chunk.numel * sum_bytes());
       states.push_back(state_slot_bytes(chunk.numel));
     }
     for (const UnitShape& unit : model.units) activations.push_back(unit.output_bytes);
@@ -91,8 +97,8 @@ class Planner {
     plan_.placement.recompute.assign(request_.model.units.size(), request_.recompute != Recompute::never);
   }
 
-  CompileInput input() const {
-    return {&request_.model,        &plan_.chunks,    &plan_.placement, &plan_.residents,
+  CompileInput input(std::uint32_t rank) const {
+    return {&request_.model,        &plan_.chunks,    &plan_.placement, &residents_[rank], &plan_.ranks, rank,
             request_.contributions, request_.updates, request_.ahead};
   }
 
@@ -106,22 +112,28 @@ class Planner {
     return kinds;
   }
 
-  // Homes and the least pools of the current placement.
+  // Homes, and the least pools that do for every rank, of the current placement.
   void measure() {
-    plan_.residents = lay_out_residents(request_.model, plan_.chunks, plan_.placement, request_.contributions,
-                                        request_.has_store);
+    residents_.clear();
     least_ = {};
-    for (const ProgramKind kind : kinds()) {
-      const PoolBytes measured = measure_pools(input(), kind);
-      for (int p = 0; p < kPools; ++p) least_[p] = std::max(least_[p], measured[p]);
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      residents_.push_back(lay_out_residents(request_.model, plan_.chunks, plan_.placement, plan_.ranks, rank,
+                                             request_.contributions, request_.has_store));
+    }
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      for (const ProgramKind kind : kinds()) {
+        const PoolBytes measured = measure_pools(input(rank), kind);
+        for (int p = 0; p < kPools; ++p) least_[p] = std::max(least_[p], measured[p]);
+      }
     }
   }
 
   // What is worth having of a pool: the next unit's piece while one is used; a deep queue of chunks to the
   // disk; never more than all there is of a kind.
   std::uint64_t pool_bytes(Pool pool, int level) const {
-    static constexpr std::array<std::array<int, kPools>, 3> kCopies{
-        {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 3, 3, 3, 4, 2}, {1, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
+    static constexpr std::array<std::array<int, kPools>, 3> kCopies{{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                                                                     {1, 2, 2, 1, 2, 1, 3, 3, 3, 4, 2},
+                                                                     {1, 2, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
     const auto p = static_cast<std::size_t>(pool);
     std::uint64_t bytes = least_[p] * static_cast<std::uint64_t>(kCopies[level][p]);
     if (pool == Pool::piece && level > 0) bytes += largest_block_bytes_;
@@ -146,7 +158,7 @@ class Planner {
       add(Pool::param_staging, chunk.numel * param_bytes);
       add(Pool::contribution, chunk.numel * dtype_bytes(request_.model.grad_dtype));
       add(Pool::grad_staging, chunk.numel * dtype_bytes(request_.model.grad_dtype));
-      add(Pool::sum_staging, chunk.numel * sum_element_bytes(request_.model, request_.contributions));
+      add(Pool::sum_staging, chunk.numel * sizeof(float));
       add(Pool::state_staging, state_slot_bytes(chunk.numel));
     }
     for (std::size_t u = 1; u + 1 < request_.model.units.size(); ++u) {
@@ -163,10 +175,30 @@ class Planner {
     return sum;
   }
 
+  std::uint64_t pool_bytes(const PoolBytes& pools, Tier tier) const {
+    std::uint64_t sum = 0;
+    for (int p = 0; p < kPools; ++p) {
+      if (tier_of(static_cast<Pool>(p)) == tier) sum += pools[p];
+    }
+    return sum;
+  }
+
+  // The rank whose device holds most.
+  std::uint32_t fullest_rank() const {
+    std::uint32_t fullest = 0;
+    for (std::uint32_t rank = 1; rank < ranks(); ++rank) {
+      if (residents_[rank].bytes[kDevice] > residents_[fullest].bytes[kDevice]) fullest = rank;
+    }
+    return fullest;
+  }
+
   std::array<std::uint64_t, kTiers> footprint(const PoolBytes& pools) const {
-    std::array<std::uint64_t, kTiers> bytes = plan_.residents.bytes;
-    for (int p = 0; p < kPools; ++p)
-      bytes[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))] += pools[p];
+    std::array<std::uint64_t, kTiers> bytes{};
+    bytes[kDevice] = residents_[fullest_rank()].bytes[kDevice] + pool_bytes(pools, Tier::device);
+    for (const Residents& rank : residents_) {
+      bytes[kHost] += rank.bytes[kHost] + pool_bytes(pools, Tier::host);
+      bytes[kNvme] += rank.own_store_bytes + rank.scratch_total_bytes;
+    }
     bytes[kNvme] += second_extents();
     for (int tier = 0; tier < kTiers; ++tier) bytes[tier] += fixed_bytes(static_cast<Tier>(tier));
     return bytes;
@@ -196,9 +228,10 @@ class Planner {
 
   // The most room to fetch ahead that fits, pool by pool, what saves most time first.
   void raise_levels() {
-    static constexpr std::array<Pool, 8> kOrder{
-        Pool::state_staging, Pool::piece,        Pool::contribution,       Pool::param_staging,
-        Pool::sum_staging,   Pool::grad_staging, Pool::fetched_activation, Pool::activation_staging};
+    static constexpr std::array<Pool, 9> kOrder{
+        Pool::state_staging,     Pool::piece,       Pool::contribution, Pool::received,
+        Pool::param_staging,     Pool::sum_staging, Pool::grad_staging, Pool::fetched_activation,
+        Pool::activation_staging};
     for (int level = 1; level <= request_.slack; ++level) {
       for (const Pool pool : kOrder) {
         auto levels = levels_;
@@ -266,43 +299,70 @@ class Planner {
   // What the host budget leaves holds more states across the border of two steps.
   void widen_state_slots() {
     if (request_.slack < 2 || levels_[static_cast<std::size_t>(Pool::state_staging)] < 2) return;
-    std::uint64_t on_disk = 0;
-    for (std::size_t c = 0; c < plan_.chunks.size(); ++c) {
-      if (plan_.placement.optimizer_state[c] == Tier::nvme)
-        on_disk += round_up(state_slot_bytes(plan_.chunks[c].numel), 4096);
+    std::uint64_t on_disk = 0;  // of the rank that has most
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      std::uint64_t sum = 0;
+      for (std::uint32_t c = 0; c < plan_.chunks.size(); ++c) {
+        if (plan_.placement.optimizer_state[c] == Tier::nvme && plan_.ranks.holds(rank, c))
+          sum += round_up(state_slot_bytes(plan_.chunks[c].numel), 4096);
+      }
+      on_disk = std::max(on_disk, sum);
     }
     std::uint64_t& bytes = plan_.pools[static_cast<std::size_t>(Pool::state_staging)];
     const std::uint64_t used = footprint(plan_.pools)[kHost];
-    const std::uint64_t left = (request_.budget_bytes[kHost] - used) & ~std::uint64_t{4095};
+    const std::uint64_t left = (request_.budget_bytes[kHost] - used) / ranks() & ~std::uint64_t{4095};
     if (on_disk > bytes) bytes += std::min(left, on_disk - bytes);
   }
 
-  void finish() {
+  std::vector<Plan> finish() {
     plan_.fits = fits();
     plan_.updates = request_.updates;
     plan_.pools = pools_at(levels_);
     if (plan_.fits) widen_state_slots();
     write_ledger();
-    if (!plan_.fits) {
-      plan_.least_bytes = footprint(least_);
-      return;
+    if (!plan_.fits) plan_.least_bytes = footprint(least_);
+    std::vector<Plan> plans;
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      plans.push_back(plan_);
+      Plan& plan = plans.back();
+      plan.rank = rank;
+      plan.residents = residents_[rank];
+      plan.arena_bytes = {plan.residents.bytes[kDevice] + pool_bytes(plan.pools, Tier::device),
+                          plan.residents.bytes[kHost] + pool_bytes(plan.pools, Tier::host)};
     }
-    plan_.programs.resize(kProgramKinds);
-    plan_.arena_bytes = {plan_.residents.bytes[kDevice], plan_.residents.bytes[kHost]};
-    for (int p = 0; p < kPools; ++p) {
-      plan_.arena_bytes[static_cast<std::size_t>(tier_of(static_cast<Pool>(p)))] += plan_.pools[p];
+    if (!plan_.fits) return plans;
+    std::vector<CompileInput> inputs;
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) inputs.push_back(input(rank));
+    auto programs = compile(inputs, kinds(), plan_.pools);
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      plans[rank].programs.resize(kProgramKinds);
+      for (StepProgram& program : programs[rank]) {
+        const auto kind = static_cast<std::size_t>(program.kind);
+        plans[rank].programs[kind] = std::move(program);
+      }
     }
-    for (StepProgram& program : compile(input(), kinds(), plan_.pools)) {
-      plan_.programs[static_cast<std::size_t>(program.kind)] = std::move(program);
-    }
+    return plans;
   }
 
+  // Of the device of the rank that holds most; of the host, and the disks, of all ranks.
   std::uint64_t resident_bytes(Tier tier, Item item) const {
     std::uint64_t bytes = 0;
-    for (const Slot& slot : plan_.residents.slots) {
-      if (slot.tier == tier && slot.item == item) bytes += round_up(slot.bytes, 4096);
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      if (tier == Tier::device && rank != fullest_rank()) continue;
+      for (SlotId id = 0; id < residents_[rank].slots.size(); ++id) {
+        const Slot& slot = residents_[rank].slots[id];
+        if (slot.tier == tier && slot.item == item && !is_foreign_extent(rank, id))
+          bytes += round_up(slot.bytes, 4096);
+      }
     }
     return bytes;
+  }
+
+  // An extent of the store that another rank writes.
+  bool is_foreign_extent(std::uint32_t rank, SlotId id) const {
+    const Slot& slot = residents_[rank].slots[id];
+    return slot.tier == Tier::nvme && slot.item == Item::state_chunk &&
+           residents_[rank].store_extent[slot.chunk] == id && plan_.ranks.owner(slot.chunk) != rank;
   }
 
   void write_ledger() {
@@ -313,13 +373,15 @@ class Planner {
       ledger.add(tier, "parameters",
                  resident_bytes(tier, Item::piece) + resident_bytes(tier, Item::param_chunk));
       ledger.add(tier, "gradient sums", resident_bytes(tier, Item::grad_sum));
+      ledger.add(tier, "gradient accumulators (fp32)", resident_bytes(tier, Item::accumulator));
       ledger.add(tier, disk ? "optimizer state, one extent a chunk" : "optimizer state",
                  resident_bytes(tier, Item::state_chunk));
       if (disk) ledger.add(tier, "optimizer state, second extents (commits)", second_extents());
       ledger.add(tier, "activations between forward and backward", resident_bytes(tier, Item::activation));
       for (int p = 0; p < kPools; ++p) {
         if (tier_of(static_cast<Pool>(p)) == tier) {
-          ledger.add(tier, std::string(name_of(static_cast<Pool>(p))), plan_.pools[p]);
+          const std::uint64_t copies = tier == Tier::host ? ranks() : 1;
+          ledger.add(tier, std::string(name_of(static_cast<Pool>(p))), copies * plan_.pools[p]);
         }
       }
     }
@@ -327,7 +389,8 @@ class Planner {
   }
 
   const PlanRequest& request_;
-  Plan plan_;
+  Plan plan_;                         // what all ranks' have in common
+  std::vector<Residents> residents_;  // [rank], of the current placement
   std::vector<DataClass> classes_;
   PoolBytes least_{};                 // of the current placement
   std::array<int, kPools> levels_{};  // of room to fetch ahead
@@ -348,8 +411,12 @@ bool Plan::has(ProgramKind kind) const {
          !programs[static_cast<std::size_t>(kind)].ops.empty();
 }
 
-Plan make_plan(const PlanRequest& request) {
+std::vector<Plan> make_plans(const PlanRequest& request) {
   return Planner(request).run();
+}
+
+Plan make_plan(const PlanRequest& request) {
+  return std::move(make_plans(request).front());
 }
 
 std::array<std::uint64_t, kLanes> lane_bytes(const StepProgram& program) {

@@ -20,26 +20,34 @@ struct PlanRequest {
   std::uint32_t contributions = 1;
   UpdateTime updates = UpdateTime::next_forward;
   std::uint64_t chunk_numel = 1u << 20;
+  RankShape ranks;
+  std::uint32_t cut_ranks = 0;  // the number of ranks that chunks are cut for: a store's; 0 = ranks.ranks
   // Shares by tier; nothing = the planner's choice: the fastest tier gets what saves most traffic a byte.
   std::optional<TierShares> parameters;
   std::optional<TierShares> gradients;
   std::optional<TierShares> optimizer_state;
   std::optional<TierShares> activations;
   Recompute recompute = Recompute::automatic;
-  std::array<std::uint64_t, kTiers> budget_bytes{};  // nvme: also of a store without an nvme tier
-  bool nvme_tier = false;                            // classes of data may lie on nvme
-  bool has_store = false;                            // optimizer state has extents on nvme
-  bool two_extents = true;                           // of the store
-  std::vector<LedgerLine> fixed;                     // what else the run holds: libraries, token buffers
+  // device: of each rank; host and nvme: of the node, for all ranks together. nvme: also of a store without
+  // an nvme tier.
+  std::array<std::uint64_t, kTiers> budget_bytes{};
+  bool nvme_tier = false;         // classes of data may lie on nvme
+  bool has_store = false;         // optimizer state has extents on nvme
+  bool two_extents = true;        // of the store
+  std::vector<LedgerLine> fixed;  // what else the run holds: libraries, token buffers;
+                                  // of the host for all ranks together
   // Room to fetch ahead: 0: the least pools, 1: two of each kind, 2: deep queues, and state slots from what
   // the host budget leaves. Each pool gets the most up to this that fits.
   int slack = 2;
   bool ahead = true;  // false: nothing is fetched before it is needed
 };
 
+// Of one rank.
 struct Plan {
   bool fits = false;
-  Ledger ledger;
+  RankTable ranks;
+  std::uint32_t rank = 0;
+  Ledger ledger;  // of all ranks: the device of the one that holds most, the host and the disks of the node
   // Where it does not fit: the smallest budgets of each tier with which the same request would be
   // accepted.
   std::array<std::uint64_t, kTiers> least_bytes{};
@@ -56,8 +64,13 @@ struct Plan {
   bool has(ProgramKind kind) const;
 };
 
-// Throws invalid_argument for requests that no budget could satisfy (nvme shares without an nvme tier or
-// store); returns fits = false, with ledger and least_bytes, for those that a larger budget would.
+// A plan for each rank: they differ in rank, residents, programs and arena_bytes alone. Throws
+// invalid_argument for requests that no budget could satisfy (nvme shares without an nvme tier or store, a
+// mesh that is none); returns fits = false, with ledger and least_bytes, for those that a larger budget
+// would.
+std::vector<Plan> make_plans(const PlanRequest& request);
+
+// Rank 0's.
 Plan make_plan(const PlanRequest& request);
 
 // Bytes that a program moves on each lane.

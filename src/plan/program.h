@@ -54,7 +54,11 @@ enum class Item : std::uint8_t {
   activation_grad,  // gradient of a unit's output
   saved,            // what forward saves for backward
   workspace,
-  shared_grad  // fp32 gradient of a tied use
+  shared_grad,  // fp32 gradient of a tied use
+  received,     // own part of the contributions of one round, those of all ranks one after another
+  sum_piece,    // a unit's summed gradient (grad dtype) on the device, on its way between replicas
+  accumulator   // fp32 sum of an own chunk's contributions, where its grad_sum is grad dtype: its home or a
+                // copy
 };
 
 // Which operand of a compute operation an access is.
@@ -69,9 +73,15 @@ enum class Role : std::uint8_t {
   input_grad,
   grads,
   shared_grad,
-  workspace
+  workspace,
+  mine,     // of an all_gather: this rank's range
+  others,   // of an all_gather: a range of other ranks
+  received  // of a reduce_scatter
 };
-inline constexpr int kRoles = 11;
+inline constexpr int kRoles = 14;
+
+// The ranks that a collective is among (rank_table.h).
+enum class RankGroup : std::uint8_t { world, shard, replicate };
 
 using OpId = std::uint32_t;
 using SlotId = std::uint32_t;
@@ -113,10 +123,27 @@ struct Access {
 // contribution (read), [1] the sum (written by k = 0, updated after); a lone access is a sum that arrived in
 // place (C = 1). update: [0] state (update), [1] sum (read), [2] parameters out (write). cast_param: [0]
 // state (read), [1] parameters out (write). visit_state: [0] state (read). Compute operations go by role.
+//
+// Collectives are entered by every rank of their group, in one order (the family rule of check_family), and
+// go by role too; ranges are of the unit's flat parameter, as RankTable says.
+//   all_gather, shard group: `mine` (read): this rank's shard in the piece; `others` (write): the rest of it,
+//   one
+//     range before and one after, where there is such.
+//   all_gather, replicate group: the same within a sum_piece: `mine` is the own part, `others` the rest of
+//   the
+//     shard.
+//   reduce_scatter, world: one round of contributions. `grads` (read): the unit's contribution of this rank,
+//   left
+//     out where it has none in the round; `received` (write): [contributions of the round][own part], left
+//     out where the own part is empty. micro_batch is the round's first contribution.
+// A fold reads from `received` where there are several ranks. Where a grad_sum is grad dtype though several
+// contributions are folded (replicas), the last fold has a third access: [2] the rounded sum (write).
+// grad_stats joins the verdicts of all ranks and is on the collective lane where there are several.
 struct Op {
   OpKind kind = OpKind::commit;
   Lane lane = Lane::compute;
-  bool predicated = false;  // runs its waits but does nothing when no step's update is pending
+  bool predicated = false;             // runs its waits but does nothing when no step's update is pending
+  RankGroup group = RankGroup::world;  // of collectives
   std::uint32_t unit = kNone;
   std::uint32_t chunk = kNone;
   std::uint32_t micro_batch = kNone;

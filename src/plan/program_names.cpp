@@ -108,6 +108,12 @@ std::string_view name_of(Item item) {
       return "workspace";
     case Item::shared_grad:
       return "shared_grad";
+    case Item::received:
+      return "received";
+    case Item::sum_piece:
+      return "sum_piece";
+    case Item::accumulator:
+      return "accumulator";
   }
   return "unknown item";
 }

@@ -39,9 +39,9 @@ std::string placement_text(const Plan& plan, const PlanRequest& request) {
   std::string text = "where each class of data goes\n";
   text += fmt::format("  {:<20} {}\n", "parameters",
                       where(plan.placement.parameters, chunk_bytes(dtype_bytes(model.param_dtype))));
-  text += fmt::format(
-      "  {:<20} {}\n", "gradients",
-      where(plan.placement.gradients, chunk_bytes(sum_element_bytes(model, request.contributions))));
+  const GradientSums sums{request.contributions, request.ranks.replicate_size() > 1};
+  text += fmt::format("  {:<20} {}\n", "gradients",
+                      where(plan.placement.gradients, chunk_bytes(dtype_bytes(sums.sum_dtype(model)))));
   text +=
       fmt::format("  {:<20} {}\n", "optimizer state", where(plan.placement.optimizer_state, chunk_bytes(12)));
   text += fmt::format("  {:<20} {}\n", "activations", where(plan.placement.activations, [&](std::size_t u) {
