@@ -79,14 +79,16 @@ std::uint64_t StoreImpl::offset_of(std::size_t chunk, int extent) const {
   return parts_.manifest.places[chunk].offset_bytes[static_cast<std::size_t>(extent)];
 }
 
-StoreImpl::Chunk& StoreImpl::take(const Lock&, std::size_t chunk, std::span<std::byte> extent) {
+StoreImpl::Chunk& StoreImpl::take(const Lock&, std::size_t chunk, std::span<std::byte> extent, bool writes) {
   check(chunk < run_state_chunk(), "chunk {} of {}", chunk, run_state_chunk());
   check(extent.size() >= extent_bytes(parts_.manifest, chunk), "{}: a buffer of {} bytes for an extent of {}",
         describe_chunk(parts_.manifest, chunk), extent.size(), extent_bytes(parts_.manifest, chunk));
   check(reinterpret_cast<std::uintptr_t>(extent.data()) % 4096 == 0,
         "{}: a buffer at {}, wanted a multiple of 4096", describe_chunk(parts_.manifest, chunk),
         fmt::ptr(extent.data()));
-  check(!chunks_[chunk].busy, "{}: two transfers at once", describe_chunk(parts_.manifest, chunk));
+  const Chunk& state = chunks_[chunk];
+  check(!state.writing && !(writes && state.readers > 0), "{}: two transfers at once, one of which writes",
+        describe_chunk(parts_.manifest, chunk));
   return chunks_[chunk];
 }
 
@@ -103,10 +105,10 @@ IoTicket StoreImpl::read(std::size_t chunk, std::span<std::byte> extent, IoPrior
   int from = kNoExtent;
   {
     const Lock lock(mutex_);
-    Chunk& state = take(lock, chunk, extent);
+    Chunk& state = take(lock, chunk, extent, false);
     check(state.newest != kNoExtent, "{} is read before it was written",
           describe_chunk(parts_.manifest, chunk));
-    state.busy = true;
+    ++state.readers;
     ++reads_;
     from = state.newest;
     wanted = state.trailers[static_cast<std::size_t>(from)];
@@ -140,7 +142,7 @@ IoTicket StoreImpl::read(std::size_t chunk, std::span<std::byte> extent, IoPrior
 
 void StoreImpl::ended_read(std::size_t chunk) {
   const Lock lock(mutex_);
-  chunks_[chunk].busy = false;
+  --chunks_[chunk].readers;
   --reads_;
   if (reads_ + writes_ == 0) idle_.notify_all();
 }
@@ -162,14 +164,14 @@ IoTicket StoreImpl::write(std::size_t chunk, std::span<std::byte> extent, const 
                           IoPriority priority, std::function<void(std::exception_ptr)> done) {
   {
     const Lock lock(mutex_);
-    Chunk& state = take(lock, chunk, extent);
+    Chunk& state = take(lock, chunk, extent, true);
     check_usable(lock);
     check(!committing_, "{} is written during a commit", describe_chunk(parts_.manifest, chunk));
     check_step(lock, version.step);
     const std::size_t segments = parts_.manifest.shape.chunks[chunk].segments.size();
     check(version.segment_steps.size() == segments, "{}: {} step counts for {} segments",
           describe_chunk(parts_.manifest, chunk), version.segment_steps.size(), segments);
-    state.busy = true;
+    state.writing = true;
   }
   const std::uint64_t payload_bytes = parts_.manifest.shape.chunks[chunk].payload_bytes;
   return write_extent(chunk, extent.first(payload_bytes + kTrailerBytes), payload_bytes, version, priority,
@@ -186,7 +188,7 @@ IoTicket StoreImpl::write_extent(std::size_t chunk, std::span<std::byte> tail, s
     const Lock lock(mutex_);
     Chunk& state = chunks_[chunk];
     extent = working_extent(state);
-    state.busy = true;
+    state.writing = true;
     state.newest = state.committed;  // until the write has ended, the working extent is nothing
     ++writes_;
     trailer.identity = state.identity;
@@ -225,7 +227,7 @@ IoTicket StoreImpl::write_extent(std::size_t chunk, std::span<std::byte> tail, s
 void StoreImpl::ended_write(std::size_t chunk, int extent, const std::exception_ptr& error) {
   const Lock lock(mutex_);
   Chunk& state = chunks_[chunk];
-  state.busy = false;
+  state.writing = false;
   if (error) {
     if (!failed_) failed_ = error;
   } else {

@@ -73,9 +73,9 @@ struct ChunkVersion {
 inline constexpr std::uint64_t kRunStateBytes = 2 * (kMaxRunStateBytes + kTrailerBytes);
 
 // Thread contract: read and write from any thread; commit when no write is under way and until it returns no
-// write may start, reads may; one transfer a chunk at a time. All errors name path, offset, wanted and got,
-// or the chunk and what its trailer said. After a failed write, flush or record the store takes no more
-// writes or commits and repeats that error.
+// write may start, reads may; one write of a chunk at a time and no read beside it. All errors name path,
+// offset, wanted and got, or the chunk and what its trailer said. After a failed write, flush or record the
+// store takes no more writes or commits and repeats that error.
 class ExtentStore {
  public:
   // Refuses a directory that already holds a store (invalid_argument), a missing volume (not_found), space

@@ -56,14 +56,15 @@ class StoreImpl final : public ExtentStore {
     Hash128 identity;
     int committed = kNoExtent;
     int newest = kNoExtent;
-    bool busy = false;                // a transfer is under way
+    bool writing = false;             // a write is under way
+    std::uint32_t readers = 0;        // reads under way
     std::array<Trailer, 2> trailers;  // of what was written or found, where newest or committed
   };
   using Lock = std::unique_lock<std::mutex>;
 
   std::size_t run_state_chunk() const { return parts_.manifest.shape.chunks.size(); }
   std::uint64_t offset_of(std::size_t chunk, int extent) const;
-  Chunk& take(const Lock&, std::size_t chunk, std::span<std::byte> extent);
+  Chunk& take(const Lock&, std::size_t chunk, std::span<std::byte> extent, bool writes);
   int working_extent(const Chunk& chunk) const;
   void check_step(const Lock&, std::uint64_t step) const;
   void check_usable(const Lock&) const;

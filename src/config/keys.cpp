@@ -70,6 +70,22 @@ const std::vector<ConfigKey>& keys() {
       choice("train.recompute", F(train.recompute), {"auto", "always", "never"},
              "Rebuild a block's activations in backward instead of keeping them; the numbers are the same "
              "either way."),
+      integer(
+          "ranks.count", F(ranks.count), "ranks", {1, 1024},
+          "Ranks, each with a device tier of its own: threads of this process. Contribution k of a step is "
+          "computed by rank k modulo this; the numbers do not depend on it."),
+      choice("ranks.stage", F(ranks.stage),
+             {"0", "1", "2", "3", "no_shard", "shard_grad_op", "full_shard", "hybrid_shard"},
+             "What ranks share out: `0` nothing (`no_shard`), `1` optimizer state, `2` also gradients "
+             "(`shard_grad_op`), `3` also parameters (`full_shard`); `hybrid_shard`: stage 3 within each of "
+             "`ranks.replicas` groups."),
+      integer("ranks.replicas", F(ranks.replicas), "", {0, 1024},
+              "Copies of the model under `hybrid_shard`; divides `ranks.count`. 0 = 2 there, else 1."),
+      number("ranks.time_limit_s", F(ranks.time_limit_s), {0.001, 86400},
+             "Seconds that a rank may be waited for in a collective before the run stops and names it."),
+      number(
+          "ranks.link_gbps", F(ranks.link_gbps), {0, kNoLimit},
+          "Emulates a link of that many 1e9 bytes a second that one rank can send. 0 = as fast as it goes."),
       number("optimizer.lr", F(optimizer.lr), {0, kNoLimit}, "Peak learning rate of AdamW."),
       number("optimizer.beta1", F(optimizer.beta1), {0, 1, false, true}, "Decay of the first moment."),
       number("optimizer.beta2", F(optimizer.beta2), {0, 1, false, true}, "Decay of the second moment."),
@@ -129,10 +145,11 @@ const std::vector<ConfigKey>& keys() {
 }
 #undef F
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kTables{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kTables{{
     {"model", "The transformer."},
     {"data", "What is trained on."},
     {"train", "The run."},
+    {"ranks", "Data parallelism and ZeRO."},
     {"optimizer", "AdamW and its learning rate."},
     {"precision", "Number formats."},
     {"tiers", "Byte budgets. A run that would exceed one is refused before its first step."},

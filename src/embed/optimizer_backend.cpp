@@ -107,6 +107,10 @@ OptimizerBackend::OptimizerBackend(const Config& given, std::vector<OptimizerTen
     fail(ErrorCode::invalid_argument, "optimizer.clip_norm is {}; wanted a finite number, at least 0",
          clip_norm_);
   }
+  if (config.ranks.count != 1) {
+    fail(ErrorCode::unsupported, "ranks.count = {}: an embedded optimizer runs as one rank",
+         config.ranks.count);
+  }
   set_parallel_threads(static_cast<int>(config.compute.threads));
   engine_ = std::make_unique<Engine>(
       config, engine_model(config, tensors_),
@@ -124,7 +128,8 @@ OptimizerBackend::OptimizerBackend(const Config& given, std::vector<OptimizerTen
   }
   executor_ = std::make_unique<ExternalExecutor>(tensors_, engine_->model(), config.train.micro_batches,
                                                  plan().updates, committed.has_value());
-  engine_->start(*executor_);
+  Executor* const executor = executor_.get();
+  engine_->start({&executor, 1});
   commits_ = std::make_unique<CommitPolicy>(config, plan());
 }
 
@@ -160,7 +165,7 @@ void OptimizerBackend::begin_program(const Lock&) {
 void OptimizerBackend::run_program(ProgramKind kind) {
   bool applied = false;
   try {
-    outcome_ = engine_->runtime().run(kind, inputs_);
+    outcome_ = engine_->run(kind, inputs_);
     applied = outcome_.verdict.finite;
   } catch (...) {
     const Lock lock(mutex_);
@@ -321,7 +326,7 @@ void OptimizerBackend::settle(Lock& lock) {
     lock.lock();
     ended_program(lock);
   }
-  run_job(lock, [this] { engine_->runtime().drain(); });
+  run_job(lock, [this] { engine_->drain(); });
 }
 
 void OptimizerBackend::run_job(Lock& lock, std::function<void()> job) {
@@ -355,7 +360,7 @@ void OptimizerBackend::save() {
   if (committed_ == steps_) return;
   inputs_ = {};
   inputs_.commit = {iterations_, run_state_};
-  run_job(lock, [this] { engine_->runtime().run(ProgramKind::commit, inputs_); });
+  run_job(lock, [this] { engine_->run(ProgramKind::commit, inputs_); });
   committed_ = steps_;
 }
 

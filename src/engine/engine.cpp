@@ -1,8 +1,10 @@
 #include "src/engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -12,14 +14,14 @@
 #include "src/base/log.h"
 #include "src/base/parallel_for.h"
 #include "src/checkpoint/state_hash.h"
+#include "src/collectives/local_communicator.h"
 #include "src/engine/plan_request.h"
+#include "src/engine/store_identity.h"
 #include "src/plan/check_plan.h"
 #include "terrace/store.h"
 
 namespace terrace {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // A path's size bounds what store and scratch put on it together: the sizes less what one of them holds.
 std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<VolumePath>& held) {
@@ -31,36 +33,6 @@ std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<Vo
     }
   }
   return paths;
-}
-
-void compare_identity(const std::string& stored, const EngineModel& model, const std::string& path,
-                      bool compares_numerics) {
-  const auto theirs = Json::parse(stored, nullptr, false);
-  if (theirs.is_discarded() || !theirs.contains("identity") || !theirs.contains("numerics")) {
-    fail(ErrorCode::corrupt, "the store {} does not say which model it holds", path);
-  }
-  const auto ours = Json::parse(model.identity);
-  const auto refuse = [&](const std::string& key, const Json& other, const Json& own) {
-    const auto text = [](const Json& json) { return json.is_null() ? std::string("nothing") : json.dump(); };
-    fail(ErrorCode::invalid_argument, "the store {} was written with {} = {}; {} {}", path, key, text(other),
-         model.says, text(own));
-  };
-  for (const auto& [key, value] : ours.items()) {
-    const auto other = theirs["identity"].value(key, Json());
-    if (other != value) refuse(key, other, value);
-  }
-  for (const auto& [key, other] : theirs["identity"].items()) {
-    if (!ours.contains(key)) refuse(key, other, Json());
-  }
-  if (!compares_numerics) return;
-  const auto numerics = Json::parse(model.numerics);
-  for (const auto& [key, value] : numerics.items()) {
-    const auto other = theirs["numerics"].value(key, Json());
-    if (other != value) {
-      logger()->warn("the store {} was written with {} = {}, this run has {}: it will not give the same bits",
-                     path, key, other.dump(), value.dump());
-    }
-  }
 }
 
 // Calls `make` on a thread of its own and copies what it gives. Planning leaves a heap of many times the
@@ -103,10 +75,11 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
          model_.resume_by);
   }
   Config planned = config;
-  std::uint64_t held_bytes = 0;  // by the store: no longer free, but counted in the plan
+  std::uint32_t cut_ranks = config.ranks.count;  // chunks keep the cut that the store was made with
+  std::uint64_t held_bytes = 0;                  // by the store: no longer free, but counted in the plan
   if (exists) {
     const StoreListing listing = list_store(config.store.path);
-    compare_identity(listing.model, model_, config.store.path, options.compares_numerics);
+    cut_ranks = compare_identity(listing.model, model_, config.store.path, options.compares_numerics);
     held_bytes = listing.total_bytes;
     planned.placement.chunk_numel = listing.chunk_numel;
     if (planned.placement.chunk_numel != config.placement.chunk_numel) {
@@ -114,9 +87,8 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
                      listing.chunk_numel, config.placement.chunk_numel);
     }
   }
-  make_plan_that_fits(planned, held_bytes);
-  device_ = make_host_device(config.compute.adversarial);
-  arenas_ = std::make_unique<Arenas>(*device_, plan_.arena_bytes[0], plan_.arena_bytes[1]);
+  make_plans_that_fit(planned, cut_ranks, held_bytes);
+  allocate(planned);
   memory_.sample();
   open_storage(planned, options, exists);
   memory_.sample();
@@ -124,22 +96,81 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
   model_.measured = nullptr;
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (!threads_) return;
+  try {
+    threads_->run([this](std::uint32_t rank) {
+      ranks_[rank].runtime.reset();
+      ranks_[rank].groups = {};
+    });
+  } catch (const std::exception& error) {
+    logger()->error("closing the ranks: {}", error.what());
+  }
+}
 
-void Engine::start(Executor& executor) {
-  RuntimeParts parts;
-  parts.model = &model_.shape;
-  parts.plan = &plan_;
-  parts.device = device_.get();
-  parts.arenas = arenas_.get();
-  parts.executor = &executor;
-  parts.queue = queue_.get();
-  parts.store = store_.get();
-  parts.scratch = scratch_.get();
-  parts.initial_master = [this](std::uint32_t c, float* master) { fill_master(plan_.chunks[c], master); };
-  runtime_ = std::make_unique<Runtime>(parts, runtime_options_);
-  runtime_->run(ProgramKind::materialize, {});
+// One region for all ranks' host slots; a device arena, and groups to meet in, for each.
+void Engine::allocate(const Config& config) {
+  std::uint64_t host_bytes = 0;
+  for (const Rank& rank : ranks_) host_bytes += rank.plan.arena_bytes[1];
+  host_ = std::make_shared<AlignedMemory>(allocate_host_region(host_bytes));
+  std::uint64_t offset = 0;
+  for (Rank& rank : ranks_) {
+    rank.device = make_host_device(config.compute.adversarial);
+    rank.arenas = std::make_unique<Arenas>(*rank.device, rank.plan.arena_bytes[0], host_, offset);
+    offset += rank.plan.arena_bytes[1];
+  }
+  threads_ = std::make_unique<RankThreads>(ranks());
+  if (ranks() == 1) return;
+  CommunicatorOptions options;
+  options.time_limit =
+      std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(config.ranks.time_limit_s * 1000)));
+  options.link_gbps = config.ranks.link_gbps;
+  auto world = make_local_world(static_cast<int>(ranks()), options);
+  threads_->run([&](std::uint32_t rank) {
+    ranks_[rank].groups = make_rank_groups(std::move(world[rank]), ranks_[rank].plan.ranks);
+  });
+}
+
+void Engine::start(std::span<Executor* const> executors) {
+  check(executors.size() == ranks_.size(), "{} executors for {} ranks", executors.size(), ranks_.size());
+  threads_->run([&](std::uint32_t r) {
+    Rank& rank = ranks_[r];
+    RuntimeParts parts;
+    parts.model = &model_.shape;
+    parts.plan = &rank.plan;
+    parts.device = rank.device.get();
+    parts.arenas = rank.arenas.get();
+    parts.executor = executors[r];
+    parts.queue = queue_.get();
+    parts.store = store_.get();
+    parts.scratch = scratch_.get();
+    parts.first_scratch_extent = rank.first_scratch_extent;
+    parts.groups = ranks() > 1 ? &rank.groups : nullptr;
+    parts.initial_master = [this](std::uint32_t c, float* master) { fill_master(plan().chunks[c], master); };
+    RuntimeOptions options = runtime_options_;
+    if (options.adversarial_seed != 0) options.adversarial_seed += r;  // each rank late in its own way
+    rank.runtime = std::make_unique<Runtime>(parts, options);
+  });
+  run(ProgramKind::materialize, {});
   memory_.sample();
+}
+
+StepOutcome Engine::run(ProgramKind kind, const StepInputs& inputs) {
+  StepOutcome outcome;
+  threads_->run([&](std::uint32_t rank) {
+    StepOutcome own = ranks_[rank].runtime->run(kind, inputs);
+    if (rank == 0) outcome = std::move(own);
+  });
+  return outcome;
+}
+
+std::optional<StepOutcome> Engine::drain() {
+  std::optional<StepOutcome> outcome;
+  threads_->run([&](std::uint32_t rank) {
+    std::optional<StepOutcome> own = ranks_[rank].runtime->drain();
+    if (rank == 0) outcome = std::move(own);
+  });
+  return outcome;
 }
 
 void Engine::fill_master(const Chunk& chunk, float* master) const {
@@ -157,7 +188,14 @@ void Engine::fill_master(const Chunk& chunk, float* master) const {
 }
 
 std::uint64_t Engine::ledger_bytes() const {
-  return plan_.ledger.total(Tier::device) + plan_.ledger.total(Tier::host);
+  // The ledger's device is that of the rank that holds most.
+  const Ledger& ledger = plan().ledger;
+  std::uint64_t fullest = 0, devices = 0;
+  for (const Rank& rank : ranks_) {
+    fullest = std::max(fullest, rank.plan.arena_bytes[0]);
+    devices += rank.plan.arena_bytes[0];
+  }
+  return ledger.total(Tier::device) - fullest + devices + ledger.total(Tier::host);
 }
 
 std::optional<std::string> Engine::run_state() const {
@@ -165,40 +203,47 @@ std::optional<std::string> Engine::run_state() const {
   return store_->run_state();
 }
 
-void Engine::make_plan_that_fits(const Config& config, std::uint64_t held_bytes) {
+void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, std::uint64_t held_bytes) {
   const std::uint64_t free =
       config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config) + held_bytes;
   HostOverhead overhead = model_.overhead(config.placement.chunk_numel);
   const auto plan_once = [&] {
-    Plan plan = make_plan(plan_request(config, model_.shape, config.placement.chunk_numel, free, overhead));
-    if (!plan.fits) throw Error(ErrorCode::does_not_fit, refusal(plan));
-    require_legal(model_.shape, plan, config.train.micro_batches);
-    return plan;
+    PlanRequest request = plan_request(config, model_.shape, config.placement.chunk_numel, free, overhead);
+    request.cut_ranks = cut_ranks;
+    std::vector<Plan> plans = make_plans(request);
+    if (!plans[0].fits) throw Error(ErrorCode::does_not_fit, refusal(plans[0]));
+    if (plans.size() == 1) require_legal(model_.shape, plans[0], config.train.micro_batches);
+    return plans;
   };
   const auto plan_with_programs = [&] {
-    Plan plan = plan_once();
-    if (const std::uint64_t bytes = program_bytes(plan); bytes > overhead.program_bytes) {
+    std::vector<Plan> plans = plan_once();
+    std::uint64_t bytes = 0;
+    for (const Plan& plan : plans) bytes += program_bytes(plan);
+    if (bytes > overhead.program_bytes) {
       overhead.program_bytes = bytes + bytes / 8;
-      plan = plan_once();
+      plans = plan_once();
     }
-    return plan;
+    return plans;
   };
-  on_own_heap(plan_with_programs, plan_);
+  std::vector<Plan> plans;
+  on_own_heap(plan_with_programs, plans);
   memory_.sample();
-  if (!model_.measured) return;
-  const std::uint64_t estimated_bytes = overhead.library_bytes;
-  overhead = model_.measured(overhead);
-  if (overhead.library_bytes > estimated_bytes) on_own_heap(plan_with_programs, plan_);
-  memory_.sample();
+  if (model_.measured) {
+    const std::uint64_t estimated_bytes = overhead.library_bytes;
+    overhead = model_.measured(overhead);
+    if (overhead.library_bytes > estimated_bytes) on_own_heap(plan_with_programs, plans);
+    memory_.sample();
+  }
+  for (Plan& plan : plans) ranks_.emplace_back().plan = std::move(plan);
 }
 
-StoreShape Engine::store_shape(const Config& config) const {
+StoreShape Engine::store_shape(const Config& config, std::uint32_t cut_ranks) const {
   StoreShape shape;
   shape.chunk_numel = config.placement.chunk_numel;
   for (const StateStream& stream : adamw_streams()) {
     shape.streams.push_back({stream.name, std::string(dtype_name(stream.dtype))});
   }
-  for (const Chunk& chunk : plan_.chunks) {
+  for (const Chunk& chunk : plan().chunks) {
     StoreChunk stored;
     for (const Segment& segment : chunk.segments) {
       const TensorShape& tensor = model_.shape.units[chunk.unit].tensors[segment.tensor];
@@ -207,13 +252,18 @@ StoreShape Engine::store_shape(const Config& config) const {
     stored.payload_bytes = state_slot_bytes(chunk.numel) - kTrailerBytes;
     shape.chunks.push_back(std::move(stored));
   }
-  shape.model =
-      Json{{"identity", Json::parse(model_.identity)}, {"numerics", Json::parse(model_.numerics)}}.dump();
+  shape.model = store_identity(model_, cut_ranks);
   return shape;
 }
 
 void Engine::open_storage(const Config& config, const EngineOptions& engine_options, bool exists) {
-  if (config.store.path.empty() && plan_.residents.scratch_bytes.empty()) return;
+  std::vector<std::uint64_t> scratch_bytes;  // of all ranks' extents, one rank after another
+  for (Rank& rank : ranks_) {
+    rank.first_scratch_extent = scratch_bytes.size();
+    const auto& own = rank.plan.residents.scratch_bytes;
+    scratch_bytes.insert(scratch_bytes.end(), own.begin(), own.end());
+  }
+  if (config.store.path.empty() && scratch_bytes.empty()) return;
   IoQueueOptions options;
   options.depth = config.io.depth;
   options.piece_bytes = config.io.piece_bytes;
@@ -221,13 +271,13 @@ void Engine::open_storage(const Config& config, const EngineOptions& engine_opti
   queue_ = config.io.queue == "uring"     ? make_uring_queue(options)
            : config.io.queue == "threads" ? make_thread_pool_queue(options)
                                           : make_io_queue(options);
-  const std::array<std::span<std::byte>, 1> buffers{arenas_->host().span()};
+  const std::array<std::span<std::byte>, 1> buffers{host_->span()};
   if (!buffers[0].empty()) queue_->register_buffers(buffers);
   std::vector<VolumePath> paths;
   for (const NvmePath& path : config.tiers.nvme) paths.push_back({path.path, path.size_bytes});
   const auto open_scratch = [&](const std::vector<VolumePath>& room) {
-    if (plan_.residents.scratch_bytes.empty()) return;
-    scratch_ = std::make_unique<Scratch>(*queue_, room, plan_.residents.scratch_bytes);
+    if (scratch_bytes.empty()) return;
+    scratch_ = std::make_unique<Scratch>(*queue_, room, scratch_bytes);
   };
   if (exists) {
     store_ = ExtentStore::open(*queue_, config.store.path);
@@ -237,14 +287,46 @@ void Engine::open_storage(const Config& config, const EngineOptions& engine_opti
   if (config.store.path.empty()) return;
   const auto room = scratch_ != nullptr ? less(paths, scratch_->held()) : paths;
   store_ = ExtentStore::create(*queue_, {config.store.path, room, config.commit.every_steps != 0},
-                               store_shape(config));
+                               store_shape(config, config.ranks.count));
+}
+
+void Engine::visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit) {
+  std::mutex one_at_a_time;
+  threads_->run([&](std::uint32_t rank) {
+    const std::lock_guard lock(one_at_a_time);
+    ranks_[rank].runtime->visitor = [&](const ChunkState& state) { visit(rank, state); };
+    ranks_[rank].runtime->run(ProgramKind::visit, {});
+  });
 }
 
 std::string Engine::state_hash() {
-  StateHash hash(model_.shape, plan_.chunks);
-  runtime_->visitor = [&](const ChunkState& state) { hash.add(state); };
-  runtime_->run(ProgramKind::visit, {});
-  return to_hex(hash.value());
+  const RankTable& table = plan().ranks;
+  Hash128 owners;
+  std::vector<Hash128> held(ranks());  // by rank
+  std::vector<Hash128> of_shard(table.shape().shard_size());
+  visit([&](std::uint32_t rank, const ChunkState& state) {
+    StateHash hash(model_.shape, plan().chunks);
+    hash.add(state);
+    held[rank] += hash.value();
+    if (table.owner(state.chunk) != rank) return;
+    owners += hash.value();
+    of_shard[rank % of_shard.size()] += hash.value();
+  });
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    check(held[rank] == of_shard[rank % of_shard.size()],
+          "rank {} holds other states than the ranks that own them", rank);
+  }
+  return to_hex(owners);
+}
+
+std::uint64_t Engine::sent_bytes() const {
+  const RankGroups& groups = ranks_[0].groups;
+  std::uint64_t sum = 0;
+  for (const auto* group :
+       {groups.world.get(), groups.shard.get(), groups.replicate.get(), groups.commit.get()}) {
+    if (group != nullptr) sum += group->stats().total().sent_bytes;
+  }
+  return sum;
 }
 
 }  // namespace terrace

@@ -8,12 +8,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/extent_store.h"
 #include "io/io_queue.h"
 #include "io/scratch.h"
 #include "src/base/process_memory.h"
 #include "src/engine/host_overhead.h"
+#include "src/engine/rank_threads.h"
 #include "src/plan/plan.h"
 #include "src/runtime/runtime.h"
 #include "terrace/config.h"
@@ -56,43 +58,66 @@ class Engine {
   Engine(const Config& config, EngineModel model, const EngineOptions& options);
   ~Engine();
 
-  // Brings the parameters into their homes: from then on a step may run. `executor` must outlive this.
-  void start(Executor& executor);
+  // Brings the parameters into their homes: from then on a step may run. One executor a rank; they must
+  // outlive this.
+  void start(std::span<Executor* const> executors);
 
-  const Plan& plan() const { return plan_; }
+  // Runs the ranks' programs of that kind, all at once, and returns when all have ended. The outcome is rank
+  // 0's; the verdict is every rank's. Errors as Runtime says, with the rank that failed first where there are
+  // several.
+  StepOutcome run(ProgramKind kind, const StepInputs& inputs);
+  // Does what is pending. Nothing when there was nothing to do.
+  std::optional<StepOutcome> drain();
+
+  std::uint32_t ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
+  const Plan& plan(std::uint32_t rank = 0) const { return ranks_[rank].plan; }
   const ModelShape& model() const { return model_.shape; }
-  Runtime& runtime() { return *runtime_; }       // after start()
   ExtentStore* store() { return store_.get(); }  // null where nothing is kept on disk
   // What the last commit kept beside the chunks; nothing where none was made.
   std::optional<std::string> run_state() const;
-  std::uint64_t locked_bytes() const { return arenas_->locked_bytes(); }
-  // The host arena; idle before start().
-  std::span<std::byte> host_memory() const { return arenas_->host().span(); }
-  // What the ledger promises of this process's memory: device and host together.
+  std::uint64_t locked_bytes() const { return host_->locked_bytes(); }
+  // The host arena, of all ranks; idle before start().
+  std::span<std::byte> host_memory() const { return host_->span(); }
+  // What the ledger promises of this process's memory: the devices and the host together.
   std::uint64_t ledger_bytes() const;
   // Sampled while the engine opens and starts; whoever runs steps samples at their ends.
   PeakMemory& memory() { return memory_; }
 
   // A chunk's initial master parameters; `master` has chunk.numel elements, zeros where no tensor is.
   void fill_master(const Chunk& chunk, float* master) const;
-  // Over every state, by a visit of all chunks. Wants nothing pending.
+  // Over every state, by a visit of all chunks on every rank that holds them. Wants nothing pending. Throws
+  // internal where two ranks hold different states of one chunk.
   std::string state_hash();
+  // Calls visit(rank, state) for every chunk that a rank holds, the ranks one after another. Wants nothing
+  // pending.
+  void visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit);
+  // What rank 0 has sent to other ranks in collectives so far; 0 with one rank.
+  std::uint64_t sent_bytes() const;
 
  private:
-  void make_plan_that_fits(const Config& config, std::uint64_t held_bytes);
+  struct Rank {
+    Plan plan;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Arenas> arenas;
+    RankGroups groups;
+    std::size_t first_scratch_extent = 0;
+    std::unique_ptr<Runtime> runtime;
+  };
+
+  void make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, std::uint64_t held_bytes);
+  void allocate(const Config& config);
   void open_storage(const Config& config, const EngineOptions& options, bool exists);
-  StoreShape store_shape(const Config& config) const;
+  StoreShape store_shape(const Config& config, std::uint32_t cut_ranks) const;
 
   PeakMemory memory_;
   EngineModel model_;
-  Plan plan_;
   RuntimeOptions runtime_options_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Arenas> arenas_;
+  std::shared_ptr<AlignedMemory> host_;
   std::unique_ptr<IoQueue> queue_;
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<ExtentStore> store_;
-  std::unique_ptr<Runtime> runtime_;  // last: stops before what it works with goes
+  std::vector<Rank> ranks_;               // after what they work with
+  std::unique_ptr<RankThreads> threads_;  // last: the ranks' groups end on their threads
 };
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 
 #include "src/base/aligned_memory.h"
 #include "src/base/units.h"
+#include "src/engine/plan_request.h"
 
 namespace terrace {
 namespace {
@@ -35,25 +36,37 @@ struct Operations {
   double all = 0;
 };
 
-Operations operations_of(const Config& config, double chunks, double units) {
+// Of one rank.
+Operations operations_of(const Config& config, const RankShape& ranks, double chunks, double units) {
   const bool nvme = !config.tiers.nvme.empty();
   const bool commits = !config.store.path.empty() && config.commit.every_steps != 0;
   const TierShares parameters = worst(config.placement.parameters, nvme);
   const TierShares gradients = worst(config.placement.gradients, nvme);
   const TierShares states = worst(config.placement.optimizer_state, nvme && !config.store.path.empty());
   const TierShares activations = worst(config.placement.activations, nvme);
+  // Chunks that a rank folds, holds and keeps the parameters of; a unit has parts of up to one chunk more.
+  const double n = ranks.ranks;
+  const double own = n > 1 ? chunks / n + units : chunks;
+  const double held = ranks.shard_size() > 1 ? chunks / ranks.shard_size() + units : chunks;
+  const double kept = ranks.keeps_all_parameters() ? chunks : held;
+  const double rounds = std::ceil(config.train.micro_batches / n);
   const double gather = weigh(parameters, 0, 1, 2);
-  const double fold = weigh(gradients, 1, 2, 4);
-  const double contribution = chunks * (2 * gather + fold) + units * (3 + weigh(activations, 0, 2, 4));
+  const double collectives = n > 1 ? 2 * units : 0;
+  const double round = kept * 2 * gather + units * (3 + weigh(activations, 0, 2, 4)) + 2 * collectives;
+  const double folds = config.train.micro_batches * own * weigh(gradients, 1, 2, 4);
   const double outward = weigh(parameters, 1, 0, 1);
-  const double update = chunks * (1 + weigh(states, 2, 0, 2) + weigh(gradients, 1, 0, 1) + outward);
-  const double in_memory = chunks * weigh(states, 2, 1, 0);  // written by a commit
+  const double update = held * (1 + weigh(states, 2, 0, 2) + weigh(gradients, 1, 0, 1) + outward);
+  // New parameters to the homes of those who did not make them; sums to other replicas.
+  const double renewal =
+      ranks.keeps_all_parameters() && n > 1 ? chunks * weigh(parameters, 1, 1, 2) + units : 0;
+  const double spread = ranks.replicate_size() > 1 ? held * weigh(gradients, 1, 1, 2) + own + units : 0;
+  const double in_memory = own * weigh(states, 2, 1, 0);  // written by a commit
   Operations ops;
-  ops.largest = config.train.micro_batches * contribution + update + (commits ? in_memory : 0) + 2;
-  ops.all = (commits ? 2 : 1) * ops.largest + update;                            // train, train_commit, drain
-  ops.all += units + chunks * gather;                                            // eval
-  ops.all += chunks * (2 + weigh(states, 1, 0, 0) + outward);                    // materialize
-  ops.all += chunks * (1 + weigh(states, 1, 0, 1)) + (commits ? in_memory : 0);  // visit, commit
+  ops.largest = rounds * round + folds + update + renewal + spread + (commits ? in_memory : 0) + 2;
+  ops.all = (commits ? 2 : 1) * ops.largest + update + renewal;                // train, train_commit, drain
+  ops.all += units + kept * gather + collectives;                              // eval
+  ops.all += held * (3 + weigh(states, 1, 0, 0) + outward) + renewal;          // materialize
+  ops.all += held * (1 + weigh(states, 1, 0, 1)) + (commits ? in_memory : 0);  // visit, commit
   return ops;
 }
 
@@ -93,21 +106,24 @@ std::vector<LedgerLine> HostOverhead::lines() const {
 
 HostOverhead engine_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel) {
   std::uint64_t chunks = 0, segments = 0, blocks = 0;
-  for (const Chunk& chunk : cut_chunks(model, chunk_numel)) {
+  const RankShape ranks = rank_shape(config);
+  const std::uint64_t n = ranks.ranks;
+  for (const Chunk& chunk : cut_chunks(model, chunk_numel, ranks.ranks)) {
     ++chunks;
     segments += chunk.segments.size();
     blocks += chunk.numel / kBlockNumel;
   }
   HostOverhead overhead;
   const Operations ops =
-      operations_of(config, static_cast<double>(chunks), static_cast<double>(model.units.size()));
+      operations_of(config, ranks, static_cast<double>(chunks), static_cast<double>(model.units.size()));
   const double resident_slots = kResidentSlots * static_cast<double>(chunks + model.units.size());
   overhead.program_bytes =
-      static_cast<std::uint64_t>(std::ceil(ops.all * kOperationBytes + ops.largest * kRunningBytes +
-                                           kProgramKinds * resident_slots * sizeof(Slot)));
+      n * static_cast<std::uint64_t>(std::ceil(ops.all * kOperationBytes + ops.largest * kRunningBytes +
+                                               kProgramKinds * resident_slots * sizeof(Slot)));
   overhead.table_bytes =
-      chunks * 4 * kKiB + segments * kKiB + blocks * sizeof(double) + config.io.depth * 5 * kKiB + kMiB;
-  overhead.rounding_bytes = 2 * kHugePageBytes;
+      chunks * 4 * kKiB + segments * kKiB + n * blocks * sizeof(double) + config.io.depth * 5 * kKiB + kMiB;
+  if (n > 1) overhead.table_bytes += n * (chunks * 512 + segments * sizeof(std::uint64_t) + 64 * kKiB);
+  overhead.rounding_bytes = (1 + n) * kHugePageBytes;
   return overhead;
 }
 

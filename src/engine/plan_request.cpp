@@ -20,6 +20,28 @@ std::optional<TierShares> shares_of(const PlacementShares& shares) {
 
 }  // namespace
 
+RankShape rank_shape(const Config& config) {
+  const Config::Ranks& ranks = config.ranks;
+  const bool hybrid = ranks.stage == "hybrid_shard";
+  RankShape shape;
+  shape.ranks = ranks.count;
+  shape.replicas = ranks.replicas > 0 ? ranks.replicas : (hybrid ? 2 : 1);
+  shape.stage = ranks.stage == "0" || ranks.stage == "no_shard"        ? Stage::replicated
+                : ranks.stage == "1"                                   ? Stage::optimizer
+                : ranks.stage == "2" || ranks.stage == "shard_grad_op" ? Stage::gradients
+                                                                       : Stage::parameters;
+  if (shape.replicas > 1 && !hybrid) {
+    fail(ErrorCode::invalid_argument, "ranks.replicas = {} with ranks.stage = {}: wanted hybrid_shard",
+         ranks.replicas, ranks.stage);
+  }
+  if (shape.ranks % shape.replicas != 0) {
+    fail(ErrorCode::invalid_argument,
+         "ranks.count = {} and ranks.replicas = {}: wanted replicas that divide the ranks", shape.ranks,
+         shape.replicas);
+  }
+  return shape;
+}
+
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_bytes, const HostOverhead& overhead) {
   PlanRequest request;
@@ -28,6 +50,7 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   // Clipping wants the norm of the whole gradient first.
   request.updates = config.optimizer.clip_norm > 0 ? UpdateTime::next_forward : UpdateTime::backward;
   request.chunk_numel = chunk_numel;
+  request.ranks = rank_shape(config);
   request.parameters = shares_of(config.placement.parameters);
   request.gradients = shares_of(config.placement.gradients);
   request.optimizer_state = shares_of(config.placement.optimizer_state);

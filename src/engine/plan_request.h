@@ -10,6 +10,10 @@
 
 namespace terrace {
 
+// The mesh and strategy of `ranks`. Throws invalid_argument, naming the keys, for replicas that do not divide
+// the ranks or that the stage has no use for.
+RankShape rank_shape(const Config& config);
+
 // The plan's request. A tier of nvme whose path has no size gets `free_nvme_bytes`. `chunk_numel` is the
 // store's where there is one already. `overhead` is what the host holds beside its arena.
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,

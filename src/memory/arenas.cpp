@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "src/base/log.h"
 #include "src/base/process_memory.h"
@@ -37,13 +38,23 @@ void say_what_is_not_locked(const AlignedMemory& region, int error) {
 
 }  // namespace
 
+AlignedMemory allocate_host_region(std::uint64_t bytes) {
+  AlignedMemory region(bytes, "the page-locked region");
+  if (bytes == 0) return region;
+  const int error = region.lock();
+  say_what_is_not_huge(region);
+  if (error != 0) say_what_is_not_locked(region, error);
+  return region;
+}
+
 Arenas::Arenas(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes)
     : device_(device.allocate(device_bytes, "the device arena")),
-      host_(host_bytes, "the page-locked region") {
-  if (host_bytes == 0) return;
-  const int error = host_.lock();
-  say_what_is_not_huge(host_);
-  if (error != 0) say_what_is_not_locked(host_, error);
-}
+      host_(std::make_shared<AlignedMemory>(allocate_host_region(host_bytes))) {}
+
+Arenas::Arenas(Device& device, std::uint64_t device_bytes, std::shared_ptr<AlignedMemory> host,
+               std::uint64_t host_offset)
+    : device_(device.allocate(device_bytes, "the device arena")),
+      host_(std::move(host)),
+      host_offset_(host_offset) {}
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
 #include "src/optimizer/exact_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -42,6 +43,23 @@ void ExactSum::merge(const ExactSum& other) {
   for (int i = 0; i < kLimbs; ++i) limbs_[i] += carried.limbs_[i];
   additions_ = 1;
   finite_ = finite_ && other.finite_;
+}
+
+std::array<std::uint64_t, ExactSum::kNumbers> ExactSum::numbers() const {
+  ExactSum carried = *this;
+  carried.carry();
+  std::array<std::uint64_t, kNumbers> numbers{};
+  std::copy(carried.limbs_.begin(), carried.limbs_.end(), numbers.begin());
+  numbers[kLimbs] = finite_ ? 0 : 1;
+  return numbers;
+}
+
+ExactSum ExactSum::of_numbers(const std::array<std::uint64_t, kNumbers>& added) {
+  ExactSum sum;
+  std::copy(added.begin(), added.begin() + kLimbs, sum.limbs_.begin());
+  sum.finite_ = added[kLimbs] == 0;
+  sum.carry();
+  return sum;
 }
 
 void ExactSum::carry() {

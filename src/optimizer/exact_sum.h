@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace terrace {
@@ -21,6 +22,12 @@ class ExactSum {
   double to_double() const;
   // Whether every value added was finite.
   bool finite() const { return finite_; }
+
+  // The sum as numbers of which up to 2^31 of several sums may be added place by place (an all-reduce of
+  // integers), and the sum of them all again.
+  static constexpr std::size_t kNumbers = 69;
+  std::array<std::uint64_t, kNumbers> numbers() const;
+  static ExactSum of_numbers(const std::array<std::uint64_t, kNumbers>& added);
 
  private:
   // Bit i of limb j counts 2^(32 * j + i - 1074). Each limb keeps 32 bits between carries, the rest is head

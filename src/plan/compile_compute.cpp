@@ -80,7 +80,7 @@ void Compiler::all_gather(RankGroup group, std::uint32_t unit, SlotId slot, std:
                           NumelRange mine, NumelRange whole) {
   const auto& shape = ranks_.shape();
   const std::uint32_t size = group == RankGroup::shard ? shape.shard_size() : shape.replicate_size();
-  if (size == 1 || whole.empty()) return;
+  if (size == 1) return;
   const auto access = [&](std::uint64_t begin, std::uint64_t end, AccessMode mode, Role role) {
     return Access{slot, mode, role, begin * element, (end - begin) * element};
   };

@@ -71,11 +71,11 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
   const GradientSums sums{contributions, ranks.shape().replicate_size() > 1};
   const std::uint64_t sum_bytes = dtype_bytes(sums.sum_dtype(model));
 
-  // A unit whose parameters this rank keeps whole, all of them on the device, needs no gathered piece.
-  std::vector<bool> whole(model.units.size(), true);
+  // A unit whose parameters every rank keeps whole, all of them on the device, needs no gathered piece.
+  const bool keeps_all = ranks.shape().shard_size() == 1 || ranks.shape().keeps_all_parameters();
+  std::vector<bool> whole(model.units.size(), keeps_all);
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
-    if (placement.parameters[c] != Tier::device || !ranks.keeps_parameters(rank, c))
-      whole[chunks[c].unit] = false;
+    if (placement.parameters[c] != Tier::device) whole[chunks[c].unit] = false;
   }
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const std::uint64_t bytes = model.units[u].padded_numel() * param_bytes;

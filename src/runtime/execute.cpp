@@ -12,15 +12,16 @@
 namespace terrace {
 namespace {
 
-void cast_master(const float* master, std::byte* parameters, DType dtype, std::uint64_t numel) {
+// Rounds fp32 values to `dtype`.
+void cast_values(const float* values, std::byte* out, DType dtype, std::uint64_t numel) {
   constexpr std::uint64_t kPiece = 16 * kBlockNumel;
   parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
     const std::uint64_t begin = piece * kPiece;
     const std::uint64_t count = std::min(kPiece, numel - begin);
     if (dtype == DType::bf16) {
-      cast(master + begin, reinterpret_cast<bf16*>(parameters) + begin, count);
+      cast(values + begin, reinterpret_cast<bf16*>(out) + begin, count);
     } else {
-      std::memcpy(parameters + begin * sizeof(float), master + begin, count * sizeof(float));
+      std::memcpy(out + begin * sizeof(float), values + begin, count * sizeof(float));
     }
   });
 }
@@ -48,8 +49,9 @@ void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
     case OpKind::commit:
       return commit();
     case OpKind::all_gather:
+      return all_gather(op);
     case OpKind::reduce_scatter:
-      fail(ErrorCode::internal, "{} needs a communicator", name_of(op.kind));
+      return reduce_scatter(op);
     default:
       break;
   }
@@ -91,17 +93,18 @@ void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
   } else {
     fold_chunk(gradient, reinterpret_cast<float*>(leases[1].data()), chunk.numel,
                {op.micro_batch == 0, op.micro_batch + 1 == contributions}, sums);
+    if (leases.size() > 2) {  // the rounded sum, for the other replicas
+      cast_values(reinterpret_cast<const float*>(leases[1].data()), leases[2].data(),
+                  parts_.model->grad_dtype, chunk.numel);
+    }
   }
 }
 
 void Runtime::decide() {
   ExactSum sum;  // a block that is not finite has an infinite sum
   for (const double block : block_sums_) sum.add(block);
+  if (parts_.groups != nullptr) sum = sum_of_ranks(sum);
   outcome_.verdict = make_verdict(sum, inputs_->clip_norm, inputs_->loss_scale);
-}
-
-void Runtime::commit() {
-  parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
 }
 
 // Of the step that an update or its write belongs to.
@@ -125,7 +128,7 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   }
   const DType param_dtype = parts_.model->param_dtype;
   if (op.kind == OpKind::cast_param) {
-    cast_master(streams[0], leases[1].data(), param_dtype, chunk.numel);
+    cast_values(streams[0], leases[1].data(), param_dtype, chunk.numel);
     return;
   }
   const UnitShape& unit = parts_.model->units[chunk.unit];
@@ -137,7 +140,8 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
     segments.push_back(
         {segment.offset, segment.numel(), unit.tensors[segment.tensor].group, steps[s], touched});
   }
-  const DType sum_dtype = current_->program.contributions > 1 ? DType::f32 : parts_.model->grad_dtype;
+  const GradientSums sums{current_->program.contributions, parts_.plan->ranks.shape().replicate_size() > 1};
+  const DType sum_dtype = sums.sum_dtype(*parts_.model);
   update_chunk({streams[0], streams[1], streams[2]}, {streams[0], streams[1], streams[2]},
                {leases[1].data(), sum_dtype}, {leases[2].data(), param_dtype}, chunk.numel, segments,
                inputs_of(op).groups, op.predicated ? pending_->verdict.grad_scale : 1 / inputs_->loss_scale);
@@ -154,15 +158,20 @@ IoTicket Runtime::start_transfer(const Op& op, std::vector<Lease>& leases,
   const auto memory = [&](std::size_t access) -> std::span<std::byte> {
     return {leases[access].data(), op.accesses[access].bytes};
   };
+  const auto is_scratch = [&](std::size_t access) {
+    return parts_.plan->residents.scratch_extent.at(op.accesses[access].slot) != kNone;
+  };
   const auto extent = [&](std::size_t access) {
-    const std::uint32_t index = parts_.plan->residents.scratch_extent.at(op.accesses[access].slot);
-    check(index != kNone && parts_.scratch != nullptr, "{} of a slot without a scratch extent",
+    check(is_scratch(access) && parts_.scratch != nullptr, "{} of a slot without a scratch extent",
           name_of(op.kind));
-    return index;
+    return parts_.first_scratch_extent + parts_.plan->residents.scratch_extent[op.accesses[access].slot];
   };
   switch (op.kind) {
     case OpKind::read_state: {
       const std::size_t target = op.accesses.size() - 1;
+      if (target == 1 && is_scratch(0)) {  // another rank's chunk: this replica's copy
+        return parts_.scratch->read(extent(0), memory(1), IoPriority::prefetch, std::move(done));
+      }
       if (parts_.store == nullptr || !parts_.store->written(op.chunk)) {
         initialise_state(op.chunk, leases[target].data());
         done(nullptr);
@@ -172,6 +181,8 @@ IoTicket Runtime::start_transfer(const Op& op, std::vector<Lease>& leases,
       return parts_.store->read(op.chunk, memory(target), IoPriority::prefetch, std::move(done));
     }
     case OpKind::write_state: {
+      if (is_scratch(1))
+        return parts_.scratch->write(extent(1), memory(0), IoPriority::write_back, std::move(done));
       // What lives in memory is written for the commit that follows.
       const bool resident = parts_.plan->placement.optimizer_state[op.chunk] != Tier::nvme;
       const std::uint64_t step = resident ? inputs_->commit.step : inputs_of(op).step;

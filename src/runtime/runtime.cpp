@@ -60,6 +60,16 @@ class TransferEvent : public Event {
   std::exception_ptr error_;
 };
 
+std::string words_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& failure) {
+    return failure.what();
+  } catch (...) {
+    return "an unknown failure";
+  }
+}
+
 bool is_read(OpKind kind) {
   return kind == OpKind::read_state || kind == OpKind::read_param || kind == OpKind::read_gradient ||
          kind == OpKind::read_activation;
@@ -214,7 +224,7 @@ void Runtime::run_adversarial() {
   std::vector<std::unique_ptr<Stream>> transfers;
   for (OpId id = 0; id < program.ops.size(); ++id) {
     const Op& op = program.ops[id];
-    Stream* stream = streams_[static_cast<std::size_t>(op.lane)].get();
+    Stream* stream = streams_[stream_of(op)].get();
     if (!completes_in_order(op.lane)) {
       Stream* gate = gates[static_cast<std::size_t>(op.lane)].get();
       for (const OpId wait : op.waits) gate->wait(event_of(wait));
@@ -259,13 +269,16 @@ void Runtime::set_event(OpId id, EventPtr event) {
 }
 
 void Runtime::stop(std::exception_ptr cause) {
+  std::exception_ptr first;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::move(cause);
     failed_ = true;
+    first = failure_;
   }
   issued_.notify_all();
   parts_.executor->cancel();
+  if (parts_.groups != nullptr) parts_.groups->world->abort(words_of(first));
 }
 
 std::vector<Lease> Runtime::lease_all(const Op& op) {

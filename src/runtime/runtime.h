@@ -18,6 +18,7 @@
 #include "io/extent_store.h"
 #include "io/scratch.h"
 #include "kernels/cpu/adamw.h"
+#include "src/collectives/rank_groups.h"
 #include "src/device/device.h"
 #include "src/memory/slot_table.h"
 #include "src/optimizer/verdict.h"
@@ -40,6 +41,8 @@ struct RuntimeParts {
   IoQueue* queue = nullptr;
   ExtentStore* store = nullptr;
   Scratch* scratch = nullptr;
+  std::size_t first_scratch_extent = 0;  // the plan's extents are numbered from here
+  RankGroups* groups = nullptr;          // where there are several ranks
   // Fills the master parameters of a chunk (numel floats, padding included) with their initial values.
   std::function<void(std::uint32_t chunk, float* master)> initial_master;
 };
@@ -95,9 +98,12 @@ struct StepOutcome {
 // it, with the step's own inputs and verdict, which the runtime keeps. The other programs want nothing
 // pending.
 //
+// Several ranks run the same kind of program at the same time, each its own; their programs meet in
+// collectives, and a commit waits for all of them.
+//
 // Thread contract: run() and the accessors from one thread; run() blocks until the program has ended on every
-// lane. A failure on one lane stops the others; the first cause is rethrown once, when nothing is under way
-// any more. After a failure only the destructor may be called.
+// lane. A failure on one lane stops the others, and the other ranks; the first cause is rethrown once, when
+// nothing is under way any more. After a failure only the destructor may be called.
 class Runtime {
  public:
   Runtime(const RuntimeParts& parts, const RuntimeOptions& options = {});
@@ -126,6 +132,11 @@ class Runtime {
   void fold(const Op& op, const std::vector<Lease>& leases);
   void decide();
   void commit();
+  // collect.cpp
+  void all_gather(const Op& op);
+  void reduce_scatter(const Op& op);
+  ExactSum sum_of_ranks(const ExactSum& own);
+  std::uint32_t stream_of(const Op& op) const;
   const StepInputs& inputs_of(const Op& op) const;
   void update(const Op& op, const std::vector<Lease>& leases);
   // Starts a transfer; `done` is called once, possibly before this returns. Returns its ticket (0: nothing

@@ -40,6 +40,7 @@ std::string sample_text(const Config& config, const SampleOptions& options) {
   Config one = config;
   one.train.micro_batch = 1;
   one.train.micro_batches = 1;
+  one.ranks = {};
   Session session(one, {.resume = true, .compares_numerics = false});
   if (!session.resumed())
     fail(ErrorCode::not_found, "the store {} holds no commit to sample from", config.store.path);
@@ -54,7 +55,7 @@ std::string sample_text(const Config& config, const SampleOptions& options) {
     std::copy(text.end() - static_cast<std::ptrdiff_t>(seen), text.end(), window.begin());
     session.executor().set_contribution(0, window, std::vector<std::int32_t>(context, -1));
     session.executor().watch_row(static_cast<std::int64_t>(seen) - 1);
-    session.runtime().run(ProgramKind::eval, {});
+    session.engine().run(ProgramKind::eval, {});
     const double u = static_cast<double>(random_bits(options.seed, 0, n, 0) >> 11) * 0x1p-53;
     text.push_back(choose(session.executor().watched_logits(), options, u));
   }

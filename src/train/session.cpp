@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/aligned_memory.h"
 #include "src/base/log.h"
 #include "src/base/parallel_for.h"
 #include "src/base/process_memory.h"
@@ -82,22 +83,29 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
   set_parallel_threads(static_cast<int>(config.compute.threads));
   EngineModel model = engine_model(config, spec_);
   model.measured = [&](const HostOverhead& estimate) {
-    return overhead_at_least(estimate, warm_up_executor(config));
+    return overhead_at_least(estimate, warm_up_executors(config));
   };
   engine_ = std::make_unique<Engine>(config, std::move(model), options);
   if (const auto state = engine_->run_state()) resumed_ = run_state_from_json(*state);
   logger()->info("device {}, matrix products by {}", "host", product_library());
-  engine_->start(*executor_);
+  std::vector<Executor*> executors;
+  for (const auto& executor : executors_) executors.push_back(executor.get());
+  engine_->start(executors);
 }
 
 Session::~Session() = default;
 
-// Returns the memory that came with it, the libraries' and the executor's own.
-std::uint64_t Session::warm_up_executor(const Config& config) {
+// Returns the memory that came with them, the libraries' and the executors' own.
+std::uint64_t Session::warm_up_executors(const Config& config) {
+  // oneDNN ends the process when it finds no room for its code: look for it first, and say so.
+  constexpr std::uint64_t kRoomBytes = 32 * kMiB;
+  AlignedMemory(kRoomBytes, "oneDNN's code and tables");
   const std::uint64_t before_bytes = process_memory().resident_bytes();
-  executor_ = std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
-                                            grad_dtype(config));
-  executor_->warm_up();
+  for (std::uint32_t rank = 0; rank < config.ranks.count; ++rank) {
+    executors_.push_back(std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
+                                                       grad_dtype(config)));
+    executors_.back()->warm_up();
+  }
   const std::uint64_t after_bytes = process_memory().resident_bytes();
   // Most of what a sanitizer shows is its own.
   return kSanitized ? 0 : after_bytes - std::min(before_bytes, after_bytes);

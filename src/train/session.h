@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "src/checkpoint/run_state.h"
 #include "src/engine/engine.h"
@@ -25,8 +26,7 @@ class Session {
   ~Session();
 
   Engine& engine() { return *engine_; }
-  Runtime& runtime() { return engine_->runtime(); }
-  GptExecutor& executor() { return *executor_; }
+  GptExecutor& executor(std::uint32_t rank = 0) { return *executors_[rank]; }
   const Plan& plan() const { return engine_->plan(); }
   const ModelSpec& spec() const { return spec_; }
   const ModelShape& model() const { return engine_->model(); }
@@ -34,12 +34,12 @@ class Session {
   const std::optional<RunState>& resumed() const { return resumed_; }
 
  private:
-  std::uint64_t warm_up_executor(const Config& config);
+  std::uint64_t warm_up_executors(const Config& config);
 
   ModelSpec spec_;
   std::optional<RunState> resumed_;
-  std::unique_ptr<GptExecutor> executor_;
-  std::unique_ptr<Engine> engine_;  // last: stops before what it works with goes
+  std::vector<std::unique_ptr<GptExecutor>> executors_;  // by rank
+  std::unique_ptr<Engine> engine_;                       // last: stops before what it works with goes
 };
 
 // train() with a session's options, for tests.

@@ -158,7 +158,7 @@ class Training {
   // One step. Its updates, or their writes, are left pending and run inside the next; so does its commit.
   StepReport train_step() {
     const auto start = Clock::now();
-    const std::uint64_t targets = load_step(sampler_, session_.executor());
+    const std::uint64_t targets = load(sampler_);
     const double lr = schedule_.at(step_);
     const bool commit = commits_.due(step_) && committed_ != step_;
     StepInputs inputs;
@@ -167,7 +167,7 @@ class Training {
     inputs.clip_norm = config_.optimizer.clip_norm;
     if (commit) inputs.commit = saved_;
     const StepOutcome outcome =
-        session_.runtime().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
+        session_.engine().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
     if (commit) committed_ = step_;
     sampler_.advance();
     ++step_;
@@ -178,7 +178,7 @@ class Training {
     StepReport report;
     report.step = step_;
     report.total_steps = config_.train.steps;
-    report.loss = mean_loss(session_.executor(), config_.train.micro_batches, targets);
+    report.loss = loss_sum() / static_cast<double>(targets);
     report.grad_norm = outcome.verdict.norm;
     report.lr = lr;
     report.dropped = !outcome.verdict.finite;
@@ -193,6 +193,21 @@ class Training {
     return report;
   }
 
+  std::uint64_t load(const DistributedSampler& sampler) {
+    std::uint64_t targets = 0;
+    for (std::uint32_t rank = 0; rank < session_.engine().ranks(); ++rank)
+      targets = load_step(sampler, session_.executor(rank));
+    return targets;
+  }
+
+  // Of the step just run, folded in the order of contributions.
+  double loss_sum() {
+    double sum = 0;
+    for (std::uint32_t k = 0; k < config_.train.micro_batches; ++k)
+      sum += session_.executor(k % session_.engine().ranks()).loss_sum(k);
+    return sum;
+  }
+
   // Mean over the first windows of the validation split, in file order; NaN where there is none or none is
   // wanted.
   double evaluate() {
@@ -203,11 +218,19 @@ class Training {
                                                             config_.train.eval_batches);
     double sum = 0;
     std::uint64_t targets = 0;
-    for (std::uint64_t b = 0; b < batches; ++b) {
-      targets += load_step(sampler, session_.executor());
-      session_.runtime().run(ProgramKind::eval, {});
-      sum += session_.executor().loss_sum(0);
-      sampler.advance();
+    const std::uint32_t ranks = session_.engine().ranks();
+    for (std::uint64_t first = 0; first < batches; first += ranks) {
+      const auto present = static_cast<std::uint32_t>(std::min<std::uint64_t>(ranks, batches - first));
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {  // each rank a batch, in the order of one rank
+        if (rank < present) {
+          targets += load_step(sampler, session_.executor(rank));
+          sampler.advance();
+        } else {
+          session_.executor(rank).set_contribution(0, {}, {});
+        }
+      }
+      session_.engine().run(ProgramKind::eval, {});
+      for (std::uint32_t rank = 0; rank < present; ++rank) sum += session_.executor(rank).loss_sum(0);
     }
     const double loss = sum / static_cast<double>(targets);
     if (metrics_) metrics_->eval(step_, loss);
@@ -217,7 +240,7 @@ class Training {
 
   // Does what is pending, and commits where that is due: the next step finds nothing to do for this one.
   void settle() {
-    if (const auto outcome = session_.runtime().drain()) totals_.add(*outcome);
+    if (const auto outcome = session_.engine().drain()) totals_.add(*outcome);
     if (commits_.due(step_)) commit();
   }
 
@@ -225,7 +248,7 @@ class Training {
     if (committed_ == step_) return;
     StepInputs inputs;
     inputs.commit = saved_;
-    totals_.add(session_.runtime().run(ProgramKind::commit, inputs));
+    totals_.add(session_.engine().run(ProgramKind::commit, inputs));
     committed_ = step_;
   }
 

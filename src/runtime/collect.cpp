@@ -1,0 +1,88 @@
+// Where the programs of several ranks meet.
+#include <string>
+
+#include "src/base/fail.h"
+#include "src/runtime/runtime.h"
+
+namespace terrace {
+namespace {
+
+Part part_of(const NumelRange& range) {
+  return {range.begin, range.numel()};
+}
+
+}  // namespace
+
+// In adversarial mode one thread runs all lanes: what may wait for other ranks stands in one stream, in list
+// order, or two ranks could wait for each other in two places.
+std::uint32_t Runtime::stream_of(const Op& op) const {
+  const bool meets = parts_.groups != nullptr && op.lane == Lane::commit;
+  return static_cast<std::uint32_t>(meets ? Lane::collective : op.lane);
+}
+
+// Parameters within a shard group, or rounded sums within a replicate group; in place.
+void Runtime::all_gather(const Op& op) {
+  check(parts_.groups != nullptr, "{} without a communicator", name_of(op.kind));
+  const RankTable& table = parts_.plan->ranks;
+  const bool shards = op.group == RankGroup::shard;
+  Communicator& group = shards ? *parts_.groups->shard : *parts_.groups->replicate;
+  const DType dtype = shards ? parts_.model->param_dtype : parts_.model->grad_dtype;
+  const UnitShape& unit = parts_.model->units[op.unit];
+  std::vector<Part> parts;
+  for (const int rank : group.world_ranks()) {
+    const auto r = static_cast<std::uint32_t>(rank);
+    parts.push_back(part_of(shards ? table.shard_range(op.unit, r) : table.own_range(op.unit, r)));
+  }
+  std::byte* base = current_->slots.data(op.accesses.at(0).slot);
+  const Part mine = parts[static_cast<std::size_t>(group.rank())];
+  const std::uint64_t element = dtype_bytes(dtype);
+  group.all_gather({unit.name, op.unit, inputs_->step}, wire_type(dtype), parts,
+                   {base + mine.offset * element, mine.numel * element},
+                   {base, unit.padded_numel() * element});
+}
+
+// One round of a unit's contributions: each rank's to the owners of its parts.
+void Runtime::reduce_scatter(const Op& op) {
+  check(parts_.groups != nullptr, "{} without a communicator", name_of(op.kind));
+  const RankTable& table = parts_.plan->ranks;
+  Communicator& world = *parts_.groups->world;
+  const DType dtype = parts_.model->grad_dtype;
+  const std::uint64_t element = dtype_bytes(dtype);
+  const UnitShape& unit = parts_.model->units[op.unit];
+  const std::uint32_t present = std::min(table.ranks(), current_->program.contributions - op.micro_batch);
+  const std::uint64_t own = table.own_range(op.unit, parts_.plan->rank).numel();
+  std::vector<Part> sent, received;
+  for (std::uint32_t rank = 0; rank < table.ranks(); ++rank) {
+    sent.push_back(part_of(table.own_range(op.unit, rank)));
+    received.push_back(rank < present ? Part{rank * own, own} : Part{});
+  }
+  std::optional<std::span<const std::byte>> gradient;
+  std::span<std::byte> into;
+  for (const Access& access : op.accesses) {
+    std::byte* data = current_->slots.data(access.slot) + access.offset_bytes;
+    if (access.role == Role::grads) gradient = std::span<const std::byte>(data, access.bytes);
+    if (access.role == Role::received) into = {data, access.bytes};
+  }
+  check(into.size() == present * own * element, "{} bytes for {} contributions of {} elements", into.size(),
+        present, own);
+  world.all_to_all({unit.name, op.unit, inputs_->step}, wire_type(dtype), sent, gradient, received, into);
+}
+
+ExactSum Runtime::sum_of_ranks(const ExactSum& own) {
+  const auto mine = own.numbers();
+  std::array<std::uint64_t, ExactSum::kNumbers> all{};
+  parts_.groups->world->all_reduce({"the gradient's norm", kNoUnit, inputs_->step}, ReduceOp::sum,
+                                   std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all));
+  return ExactSum::of_numbers(all);
+}
+
+// The store is one: it commits when every rank's writes are there, and nobody writes before it has.
+void Runtime::commit() {
+  if (parts_.groups == nullptr) return parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
+  Communicator& all = *parts_.groups->commit;
+  all.barrier({"the commit: all is written", kNoUnit, inputs_->commit.step});
+  if (all.rank() == 0) parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
+  all.barrier({"the commit: it is done", kNoUnit, inputs_->commit.step});
+}
+
+}  // namespace terrace

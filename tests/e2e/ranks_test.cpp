@@ -1,0 +1,120 @@
+// Contract C1 over ranks: every stage, mesh and placement gives the losses, norms and final states of one
+// rank with the same contributions, bit for bit, also where the ranks do not divide them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/e2e/tiny_run.h"
+
+namespace terrace::e2e {
+namespace {
+
+struct Cut {
+  std::uint32_t contributions;
+  const char* compute;
+  double clip_norm;
+};
+
+std::ostream& operator<<(std::ostream& out, const Cut& cut) {
+  return out << cut.contributions << " contributions, " << cut.compute
+             << (cut.clip_norm > 0 ? "" : ", no clipping");
+}
+
+struct Mesh {
+  std::uint32_t ranks;
+  const char* stage;
+  std::uint32_t replicas = 0;
+};
+
+constexpr Mesh kMeshes[] = {{2, "0"},
+                            {3, "0"},
+                            {4, "0"},
+                            {2, "1"},
+                            {3, "1"},
+                            {4, "2"},
+                            {2, "2"},
+                            {3, "2"},
+                            {2, "3"},
+                            {3, "3"},
+                            {4, "3"},
+                            {4, "hybrid_shard", 2},
+                            {3, "hybrid_shard", 3}};
+
+class RanksTest : public testing::TestWithParam<Cut> {
+ protected:
+  Config cut(Config config) const {
+    config.train.steps = 3;
+    config.train.micro_batch = 3;
+    config.train.micro_batches = GetParam().contributions;
+    config.train.eval_batches = 2;
+    config.precision.compute = GetParam().compute;
+    config.optimizer.clip_norm = GetParam().clip_norm;
+    config.placement.chunk_numel = 12288;
+    config.compute.threads = 2;
+    config.ranks.time_limit_s = 20;
+    return config;
+  }
+  static Config on(Config config, const Mesh& mesh) {
+    config.ranks.count = mesh.ranks;
+    config.ranks.stage = mesh.stage;
+    config.ranks.replicas = mesh.replicas;
+    return config;
+  }
+
+  Workspace workspace_;
+};
+
+std::string name_of(const Mesh& mesh) {
+  return std::to_string(mesh.ranks) + " ranks, stage " + mesh.stage;
+}
+
+TEST_P(RanksTest, EveryStageAndPlacementGivesTheBitsOfOneRank) {
+  const Record one = run(cut(workspace_.config()));
+  ASSERT_EQ(one.losses.size(), 3u);
+  static const PlacementShares kPlaces[] = {
+      {}, only("device"), only("host"), only("nvme"), shares(0.3, 0.3, 0.4)};
+  std::size_t place = GetParam().contributions;
+  for (const Mesh& mesh : kMeshes) {
+    EXPECT_EQ(run(on(cut(workspace_.config()), mesh)), one) << name_of(mesh) << " in memory";
+    Config config = on(cut(workspace_.config_on_disk()), mesh);
+    if (const auto& where = kPlaces[++place % 5]; !where.automatic) place_all(config, where);
+    config.commit.every_steps = place % 2 == 0 ? 1 : 2;
+    EXPECT_EQ(run(config), one) << name_of(mesh) << ", place " << place % 5;
+    if (place % 2 != 0) continue;
+    config = on(cut(workspace_.config_on_disk()), mesh);
+    place_all(config, kPlaces[3 + place % 4 / 2]);
+    EXPECT_EQ(run(with_least_budgets(config)), one) << name_of(mesh) << ", least budgets";
+  }
+}
+
+// A store knows tensors and ranges, never ranks: written at two, it goes on at any other number.
+TEST_P(RanksTest, AStoreResumesAtAnyOtherNumberOfRanks) {
+  const Record one = run(cut(workspace_.config()));
+  static constexpr Mesh kNext[] = {{1, "3"}, {3, "3"}, {4, "1"}, {2, "0"}, {4, "hybrid_shard", 2}};
+  for (const Mesh& next : kNext) {
+    for (const char* where : {"nvme", "host"}) {
+      Config config = on(cut(workspace_.config_on_disk()), {2, "3"});
+      config.placement.optimizer_state = only(where);
+      Config first = config;
+      first.train.steps = 1;
+      first.optimizer.schedule = "constant";
+      config.optimizer.schedule = "constant";
+      run(first);
+      const Record rest = run(on(config, next), true);
+      Config whole = cut(workspace_.config());
+      whole.optimizer.schedule = "constant";
+      const Record wanted = run(whole);
+      EXPECT_EQ(rest.hash, wanted.hash) << name_of(next) << " " << where;
+      ASSERT_EQ(rest.losses.size(), 2u);
+      EXPECT_EQ(rest.losses[1], wanted.losses[2]) << name_of(next);
+      EXPECT_EQ(rest.norms[1], wanted.norms[2]) << name_of(next);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, RanksTest,
+                         testing::Values(Cut{1, "bf16", 1}, Cut{2, "fp32", 1}, Cut{4, "bf16", 0},
+                                         Cut{5, "bf16", 1}, Cut{7, "fp32", 0}));
+
+}  // namespace
+}  // namespace terrace::e2e
