@@ -39,7 +39,10 @@ struct Config {
     double init_std = 0.02;
   } model;
   struct Data {
-    std::string path;  // folder written by `terrace data prepare`
+    std::string path;                     // folder written by `terrace data prepare`
+    std::uint32_t stride = 0;             // tokens between the starts of two samples; 0 = model.context
+    std::string last_batch = "straddle";  // straddle, short: what the last step of an epoch holds
+    std::int64_t ignore_token = -1;       // a target of this token counts for nothing; -1 = none
   } data;
   struct Train {
     std::uint64_t steps = 100;
@@ -48,7 +51,9 @@ struct Config {
     std::uint64_t eval_every = 0;     // 0 = only at the end
     std::uint32_t eval_batches = 8;   // contributions of one evaluation
     std::uint64_t seed = 1;
-    std::string recompute = "auto";  // auto, always, never: rebuild a block's activations in backward
+    std::string recompute = "auto";        // auto, always, never: rebuild a block's activations in backward
+    std::uint64_t lr_reference_batch = 0;  // samples that optimizer.lr was chosen for; 0 = no scaling
+    std::string lr_scaling = "linear";     // linear, sqrt: how lr grows with samples a step
   } train;
   struct Ranks {
     std::uint32_t count = 1;

@@ -18,6 +18,14 @@ void check_model(const Config::Model& model, const std::string& source) {
   }
 }
 
+void check_data(const Config& config, const std::string& source) {
+  if (config.data.ignore_token >= static_cast<std::int64_t>(config.model.vocabulary)) {
+    fail(ErrorCode::invalid_argument,
+         "{}: data.ignore_token = {} is no token: model.vocabulary = {}; wanted a token below it, or -1",
+         source, config.data.ignore_token, config.model.vocabulary);
+  }
+}
+
 void check_placement(const Config& config, std::string_view name, const PlacementShares& shares,
                      const std::string& source) {
   if (shares.automatic) return;
@@ -40,6 +48,7 @@ void check_placement(const Config& config, std::string_view name, const Placemen
 
 void check_config(const Config& config, const std::string& source) {
   check_model(config.model, source);
+  check_data(config, source);
   const std::pair<const char*, std::uint64_t> kWholeBlocks[] = {
       {"placement.chunk_numel", config.placement.chunk_numel}, {"io.piece_bytes", config.io.piece_bytes}};
   for (const auto& [name, value] : kWholeBlocks) {

@@ -55,6 +55,15 @@ const std::vector<ConfigKey>& keys() {
       choice("model.mlp", F(model.mlp), {"gelu"}, "The MLP: two products with a GELU (tanh form) between."),
       number("model.init_std", F(model.init_std), {0, 10}, "Standard deviation of the initial weights."),
       other(KeyForm::text, "data.path", F(data.path), "Folder written by `terrace data prepare`."),
+      integer("data.stride", F(data.stride), "tokens", {0, 1 << 20},
+              "From the start of one sample to that of the next. 0 = `model.context`: each target is of one "
+              "sample only. Evaluation always takes `model.context`."),
+      choice("data.last_batch", F(data.last_batch), {"straddle", "short"},
+             "The step at the end of an epoch. `straddle` = full, with samples of the next epoch. `short` = "
+             "only the samples that are left: every sample comes once an epoch, and no step mixes two."),
+      integer("data.ignore_token", F(data.ignore_token), "", {-1, 1 << 24},
+              "Padding: a target of this token counts for nothing, neither in the loss nor in its mean. "
+              "-1 = none."),
       integer("train.steps", F(train.steps), "steps", {1, kNoLimit},
               "Steps of the whole run, those before a resume included."),
       integer("train.micro_batch", F(train.micro_batch), "samples", {1, 1 << 24},
@@ -70,6 +79,12 @@ const std::vector<ConfigKey>& keys() {
       choice("train.recompute", F(train.recompute), {"auto", "always", "never"},
              "Rebuild a block's activations in backward instead of keeping them; the numbers are the same "
              "either way."),
+      integer("train.lr_reference_batch", F(train.lr_reference_batch), "samples", {0, kNoLimit},
+              "Samples a step that `optimizer.lr` was chosen for; with `micro_batch * micro_batches` of them "
+              "the peak learning rate is scaled by `train.lr_scaling`. 0 = no scaling."),
+      choice("train.lr_scaling", F(train.lr_scaling), {"linear", "sqrt"},
+             "How the peak learning rate grows: with the ratio of samples a step to "
+             "`train.lr_reference_batch`, or with its square root. The warm-up leads to the scaled rate."),
       integer(
           "ranks.count", F(ranks.count), "ranks", {1, 1024},
           "Ranks, each with a device tier of its own: threads of this process. Contribution k of a step is "
