@@ -13,6 +13,18 @@ ScheduleKind parse_schedule_kind(std::string_view name) {
   fail(ErrorCode::invalid_argument, "schedule is '{}'; wanted constant, linear or cosine", name);
 }
 
+LrScaling parse_lr_scaling(std::string_view name) {
+  if (name == "linear") return LrScaling::linear;
+  if (name == "sqrt") return LrScaling::sqrt;
+  fail(ErrorCode::invalid_argument, "lr_scaling is '{}'; wanted linear or sqrt", name);
+}
+
+double scaled_lr(double lr, std::uint64_t batch, std::uint64_t reference, LrScaling scaling) {
+  if (reference == 0) return lr;
+  const double ratio = static_cast<double>(batch) / static_cast<double>(reference);
+  return lr * (scaling == LrScaling::sqrt ? std::sqrt(ratio) : ratio);
+}
+
 // By the series of the cosine or the sine, whichever has an argument of at most pi / 4 in size.
 double portable_cos_pi(double x) {
   constexpr double kPi = 3.14159265358979323846;

@@ -24,6 +24,17 @@ struct LearningRateSchedule {
   double at(std::uint64_t step) const;
 };
 
+enum class LrScaling { linear, sqrt };
+
+// Throws invalid_argument naming both.
+LrScaling parse_lr_scaling(std::string_view name);
+
+// The rate for `batch` samples a step where `lr` was chosen for `reference` of them: lr * (batch / reference)
+// (Goyal et al., "Accurate, large minibatch SGD", 2017), or lr * sqrt(batch / reference) (for Adam: Malladi
+// et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022). reference = 0: lr as it
+// is. Plain IEEE arithmetic.
+double scaled_lr(double lr, std::uint64_t batch, std::uint64_t reference, LrScaling scaling);
+
 // cos(pi * x) for 0 <= x <= 1, within 1e-15, without a library's bits.
 double portable_cos_pi(double x);
 

@@ -44,10 +44,15 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   return plan_request(config, model, chunk_numel, free_nvme_bytes, host_overhead(config, model, chunk_numel));
 }
 
+std::uint64_t effective_batch(const Config& config) {
+  return std::uint64_t{config.train.micro_batch} * config.train.micro_batches;
+}
+
 LearningRateSchedule schedule_of(const Config& config) {
   LearningRateSchedule schedule;
   schedule.kind = parse_schedule_kind(config.optimizer.schedule);
-  schedule.lr = config.optimizer.lr;
+  schedule.lr = scaled_lr(config.optimizer.lr, effective_batch(config), config.train.lr_reference_batch,
+                          parse_lr_scaling(config.train.lr_scaling));
   schedule.warmup_steps = config.optimizer.warmup_steps;
   schedule.total_steps = config.train.steps;
   schedule.min_ratio = config.optimizer.min_lr_ratio;

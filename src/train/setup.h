@@ -22,6 +22,10 @@ DType grad_dtype(const Config& config);
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes);
 
+// Samples of a full step, over all ranks: micro_batch * micro_batches.
+std::uint64_t effective_batch(const Config& config);
+// Its peak is optimizer.lr, scaled to effective_batch() where train.lr_reference_batch says what it was
+// chosen for.
 LearningRateSchedule schedule_of(const Config& config);
 // Hyperparameters by parameter group at a learning rate: 0 with weight decay, 1 without.
 std::vector<AdamWHyper> groups_at(const Config& config, double lr);

@@ -71,6 +71,25 @@ TEST(Schedule, PortableCosine) {
   EXPECT_EQ(portable_cos_pi(1.0), -1.0);
 }
 
+TEST(LrScaling, FollowsTheFormulas) {
+  EXPECT_EQ(scaled_lr(3e-4, 512, 0, LrScaling::linear), 3e-4);
+  EXPECT_EQ(scaled_lr(3e-4, 512, 0, LrScaling::sqrt), 3e-4);
+  EXPECT_EQ(scaled_lr(3e-4, 256, 256, LrScaling::linear), 3e-4);
+  EXPECT_EQ(scaled_lr(3e-4, 1024, 256, LrScaling::linear), 4 * 3e-4);
+  EXPECT_EQ(scaled_lr(3e-4, 1024, 256, LrScaling::sqrt), 2 * 3e-4);
+  EXPECT_EQ(scaled_lr(3e-4, 64, 256, LrScaling::linear), 3e-4 / 4);
+  EXPECT_EQ(scaled_lr(3e-4, 64, 256, LrScaling::sqrt), 3e-4 / 2);
+  EXPECT_NEAR(scaled_lr(0.1, 48, 32, LrScaling::sqrt), 0.1 * 1.2247448713915889, 1e-16);
+  EXPECT_EQ(parse_lr_scaling("linear"), LrScaling::linear);
+  EXPECT_EQ(parse_lr_scaling("sqrt"), LrScaling::sqrt);
+  try {
+    parse_lr_scaling("cube");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'cube'"), std::string::npos);
+  }
+}
+
 TEST(Schedule, NamesAndRefusals) {
   EXPECT_EQ(parse_schedule_kind("cosine"), ScheduleKind::cosine);
   EXPECT_EQ(parse_schedule_kind("linear"), ScheduleKind::linear);
