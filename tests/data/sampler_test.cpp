@@ -117,14 +117,15 @@ TEST_F(SamplerTest, EverySampleOnceAnEpochForOddSizes) {
       ASSERT_EQ(sampler.windows(), (count - 1) / kContext);
       std::vector<std::uint64_t> order;
       while (order.size() < 3 * sampler.windows()) {
-        std::vector<std::uint32_t> tokens(step_samples * kContext), targets(tokens.size());
-        sampler.fill(0, tokens, targets);
+        std::vector<std::uint32_t> tokens(step_samples * kContext);
+        std::vector<std::int32_t> targets(tokens.size());
+        EXPECT_EQ(sampler.fill(0, tokens, targets), targets.size());
         for (std::uint64_t i = 0; i < step_samples; ++i) {
           const std::uint32_t first = tokens[i * kContext];
           EXPECT_EQ(first % kContext, 0u);
           for (std::uint32_t j = 0; j < kContext; ++j) {
             EXPECT_EQ(tokens[i * kContext + j], first + j);
-            EXPECT_EQ(targets[i * kContext + j], first + j + 1);
+            EXPECT_EQ(targets[i * kContext + j], static_cast<std::int32_t>(first + j + 1));
           }
           EXPECT_EQ(first / kContext, sampler.window_at(sampler.position() + i));
           order.push_back(first / kContext);
@@ -147,7 +148,8 @@ TEST_F(SamplerTest, ContributionsAreCutsOfTheStep) {
     const DistributedSampler sampler(file, {kContext, 12, contributions, 3});
     std::vector<std::uint32_t> all;
     for (std::uint64_t k = 0; k < contributions; ++k) {
-      std::vector<std::uint32_t> tokens(sampler.contribution_samples(k) * kContext), targets(tokens.size());
+      std::vector<std::uint32_t> tokens(sampler.contribution_samples(k) * kContext);
+      std::vector<std::int32_t> targets(tokens.size());
       sampler.fill(k, tokens, targets, steps_ahead);
       all.insert(all.end(), tokens.begin(), tokens.end());
     }
@@ -164,7 +166,8 @@ TEST_F(SamplerTest, ResumesAtTheExactSample) {
   constexpr std::uint32_t kContext = 3;
   const SamplerOptions options{kContext, 10, 2, 4};
   const auto take = [&](DistributedSampler& sampler) {
-    std::vector<std::uint32_t> tokens(5 * kContext), targets(tokens.size()), all;
+    std::vector<std::uint32_t> tokens(5 * kContext), all;
+    std::vector<std::int32_t> targets(tokens.size());
     for (std::uint64_t k = 0; k < 2; ++k) {
       sampler.fill(k, tokens, targets);
       all.insert(all.end(), tokens.begin(), tokens.end());
@@ -201,6 +204,9 @@ TEST_F(SamplerTest, RefusesAStateOfAnotherRun) {
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, restore(file, {5, 8, 1, 4}, state)),
               HasSubstr("the saved run had context = 4; this one has 5"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, restore(file, {4, 8, 1, 5}, state)), HasSubstr("seed"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       restore(file, {.context = 4, .samples_per_step = 8, .seed = 4, .stride = 2}, state)),
+              HasSubstr("the saved run had stride = 4; this one has 2"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, restore(file, {4, 8, 1, 4, false}, state)),
               HasSubstr("shuffle"));
   for (const char* bad :

@@ -13,7 +13,7 @@ namespace terrace {
 class TempDir {
  public:
   // Under `parent`, or under the test's folder for temporary files.
-  explicit TempDir(const std::string& parent = testing::TempDir())
+  explicit TempDir(const std::string& parent = ::testing::TempDir())
       : path_((std::filesystem::path(parent) / "terrace-XXXXXX").string()) {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp " + path_);
   }
