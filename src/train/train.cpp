@@ -35,7 +35,7 @@ class Training {
         options_(options),
         tokens_(checked_tokens()),
         validation_(validation_tokens()),
-        sampler_(tokens_, sampler_options()),
+        sampler_(tokens_, train_samples(config)),
         session_(config, session),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
@@ -126,25 +126,8 @@ class Training {
     if (!std::filesystem::exists(path)) return nullptr;
     auto tokens = std::make_unique<TokenFile>(path);
     require_vocabulary(*tokens, config_.model.vocabulary);
-    DistributedSampler(*tokens, validation_options());  // long enough for a sample
+    DistributedSampler(*tokens, validation_samples(config_));  // long enough for a sample
     return tokens;
-  }
-
-  SamplerOptions validation_options() const {
-    SamplerOptions options = sampler_options();
-    options.contributions = 1;
-    options.samples_per_step = config_.train.micro_batch;
-    options.shuffle = false;
-    return options;
-  }
-
-  SamplerOptions sampler_options() const {
-    SamplerOptions options;
-    options.context = config_.model.context;
-    options.contributions = config_.train.micro_batches;
-    options.samples_per_step = std::uint64_t{config_.train.micro_batch} * config_.train.micro_batches;
-    options.seed = config_.train.seed;
-    return options;
   }
 
   bool evaluation_due() const {
@@ -213,7 +196,7 @@ class Training {
   double evaluate() {
     if (!validation_ || config_.train.eval_batches == 0) return std::numeric_limits<double>::quiet_NaN();
     settle();
-    DistributedSampler sampler(*validation_, validation_options());
+    DistributedSampler sampler(*validation_, validation_samples(config_));
     const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
     double sum = 0;
