@@ -15,7 +15,7 @@ void add_data_commands(CLI::App& app, Action& action) {
   };
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* data = app.add_subcommand("data", "Prepare text for training");
-  CLI::App* prepare = data->add_subcommand("prepare", "Text files -> token files, one token a byte");
+  CLI::App* prepare = data->add_subcommand("prepare", "Text files -> token files");
   prepare->add_option("files", arguments->files, "Text files, laid end to end")
       ->required()
       ->type_name("FILE ...");
@@ -26,7 +26,13 @@ void add_data_commands(CLI::App& app, Action& action) {
       ->add_option("--validation", arguments->options.validation_share,
                    "Share of the text, at its end, held out for evaluation; 0 = none")
       ->capture_default_str();
-  prepare->add_option("--token-bytes", arguments->options.token_bytes, "Width of a stored token: 1, 2 or 4")
+  prepare
+      ->add_option("--token-bytes", arguments->options.token_bytes,
+                   "Width of a stored token: 1, 2 or 4; 0 = the narrowest that does")
+      ->capture_default_str();
+  prepare
+      ->add_option("--tokenizer", arguments->options.tokenizer,
+                   "bytes: a token a byte; chars: a token a character of UTF-8 text, numbered by code point")
       ->capture_default_str();
   prepare->callback([arguments, &action] {
     action = [arguments] {
@@ -34,6 +40,9 @@ void add_data_commands(CLI::App& app, Action& action) {
       fmt::print("{}: {} tokens\n", result.train_path, result.train_tokens);
       if (!result.validation_path.empty()) {
         fmt::print("{}: {} tokens\n", result.validation_path, result.validation_tokens);
+      }
+      if (!result.alphabet_path.empty()) {
+        fmt::print("{}: {} characters\n", result.alphabet_path, result.vocabulary);
       }
       return kExitOk;
     };

@@ -7,12 +7,12 @@
 #include "src/base/fail.h"
 #include "src/data/mapped_file.h"
 #include "src/data/token_file.h"
+#include "src/data/tokenizer.h"
+#include "src/data/utf8.h"
 #include "terrace/data.h"
 
 namespace terrace {
 namespace {
-
-constexpr std::uint32_t kByteVocabulary = 256;
 
 // Several files seen as one text.
 class Text {
@@ -26,6 +26,7 @@ class Text {
   }
 
   std::uint64_t size() const { return size_; }
+  const std::vector<MappedFile>& files() const { return files_; }
 
   // Calls body with every contiguous piece of [begin, end), in order.
   template <typename Body>
@@ -57,17 +58,83 @@ class Text {
   std::uint64_t size_ = 0;
 };
 
-void append_bytes(const Text& text, std::uint64_t begin, std::uint64_t end, TokenFileWriter& writer) {
+bool continues_character(std::byte byte) {
+  return std::to_integer<unsigned>(byte) >> 6 == 2;
+}
+
+// Every code point of the text, ascending. Throws invalid_argument for what is not UTF-8.
+std::vector<char32_t> alphabet_of(const Text& text) {
+  std::vector<bool> seen(kCodePoints);
+  for (const MappedFile& file : text.files()) {
+    const auto bytes = file.bytes();
+    for (std::size_t offset = 0; offset < bytes.size();) {
+      const auto point = first_code_point(bytes.subspan(offset));
+      if (!point) {
+        fail(
+            ErrorCode::invalid_argument,
+            "{}: not UTF-8 at byte offset {} (0x{:02x}); --tokenizer chars wants UTF-8, bytes takes any file",
+            file.path(), offset, std::to_integer<unsigned>(bytes[offset]));
+      }
+      seen[point->value] = true;
+      offset += point->bytes;
+    }
+  }
+  std::vector<char32_t> alphabet;
+  for (char32_t value = 0; value < kCodePoints; ++value) {
+    if (seen[value]) alphabet.push_back(value);
+  }
+  return alphabet;
+}
+
+std::uint64_t tokens_in(const Text& text, std::uint64_t begin, std::uint64_t end,
+                        const Tokenizer& tokenizer) {
+  if (tokenizer.is_bytes()) return end - begin;
+  std::uint64_t count = 0;
+  text.for_each_piece(begin, end, [&](std::span<const std::byte> piece) {
+    count += piece.size() - static_cast<std::uint64_t>(std::ranges::count_if(piece, continues_character));
+  });
+  return count;
+}
+
+// [begin, end) holds whole characters.
+void append(const Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer& tokenizer,
+            TokenFileWriter& writer) {
   constexpr std::size_t kPieceTokens = 1 << 18;
   std::vector<std::uint32_t> tokens;
   text.for_each_piece(begin, end, [&](std::span<const std::byte> piece) {
-    for (; !piece.empty(); piece = piece.subspan(tokens.size())) {
-      tokens.resize(std::min(piece.size(), kPieceTokens));
-      std::transform(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(tokens.size()),
-                     tokens.begin(), [](std::byte byte) { return std::to_integer<std::uint32_t>(byte); });
+    for (std::size_t offset = 0; offset < piece.size();) {
+      tokens.clear();
+      while (tokens.size() < kPieceTokens && offset < piece.size()) {
+        if (tokenizer.is_bytes()) {
+          tokens.push_back(std::to_integer<std::uint32_t>(piece[offset++]));
+        } else {
+          const auto point = first_code_point(piece.subspan(offset));
+          check(point.has_value(), "the text changed while it was read");
+          tokens.push_back(tokenizer.token_of(point->value));
+          offset += point->bytes;
+        }
+      }
       writer.append(tokens);
     }
   });
+}
+
+// After a newline of [limit - slack, limit), else at the start of the character that `limit` is in.
+std::uint64_t split_at(const Text& text, std::uint64_t limit, std::uint64_t slack,
+                       const Tokenizer& tokenizer) {
+  std::uint64_t split = text.line_start(limit - std::min(limit, slack), limit);
+  const auto inside = [&](std::uint64_t place) {
+    bool continues = false;
+    text.for_each_piece(place, place + 1,
+                        [&](std::span<const std::byte> piece) { continues = continues_character(piece[0]); });
+    return continues;
+  };
+  while (!tokenizer.is_bytes() && split > 0 && inside(split)) --split;
+  return split;
+}
+
+std::uint32_t narrowest_token_bytes(std::uint64_t vocabulary) {
+  return vocabulary <= 1u << 8 ? 1 : vocabulary <= 1u << 16 ? 2 : 4;
 }
 
 }  // namespace
@@ -79,39 +146,55 @@ PrepareResult prepare_data(const std::vector<std::string>& files, const std::str
     fail(ErrorCode::invalid_argument, "data prepare: wanted a validation share from 0 to 0.5; got {}",
          options.validation_share);
   }
+  if (options.tokenizer != "bytes" && options.tokenizer != "chars") {
+    fail(ErrorCode::invalid_argument, "data prepare: tokenizer is '{}'; wanted bytes or chars",
+         options.tokenizer);
+  }
   const Text text(files);
+  const Tokenizer tokenizer = options.tokenizer == "chars" ? Tokenizer(alphabet_of(text)) : Tokenizer();
   const auto validation =
       static_cast<std::uint64_t>(static_cast<double>(text.size()) * options.validation_share);
   // At a newline when one is near: validation is at most twice what was asked.
   const std::uint64_t limit = text.size() - validation;
   const std::uint64_t split =
-      options.validation_share == 0 ? limit : text.line_start(limit - std::min(limit, validation), limit);
+      options.validation_share == 0 ? limit : split_at(text, limit, validation, tokenizer);
+  PrepareResult result;
+  result.vocabulary = tokenizer.vocabulary();
+  result.train_tokens = tokens_in(text, 0, split, tokenizer);
+  result.validation_tokens = tokens_in(text, split, text.size(), tokenizer);
   // A sample is at least one token and its target.
-  if (split < 2 || (options.validation_share > 0 && text.size() - split < 2)) {
+  if (result.train_tokens < 2 || (options.validation_share > 0 && result.validation_tokens < 2)) {
     fail(ErrorCode::invalid_argument,
-         "{}: too short to split: {} bytes, {} of them for validation; each split needs at least 2",
-         files.front(), text.size(), text.size() - split);
+         "{}: too short to split: {} {}, {} of them for validation; each split needs at least 2",
+         files.front(), result.train_tokens + result.validation_tokens,
+         tokenizer.is_bytes() ? "bytes" : "characters", result.validation_tokens);
   }
   std::error_code status;
   std::filesystem::create_directories(out_dir, status);
   if (status || !std::filesystem::is_directory(out_dir)) {
     fail(ErrorCode::io_failed, "{}: cannot create the folder: {}", out_dir, status.message());
   }
-  PrepareResult result;
-  result.vocabulary = kByteVocabulary;
-  result.train_tokens = split;
-  result.validation_tokens = text.size() - split;
-  result.train_path = (std::filesystem::path(out_dir) / kTrainTokensName).string();
-  const std::string validation_path = (std::filesystem::path(out_dir) / kValidationTokensName).string();
-  TokenFileWriter train(result.train_path, options.token_bytes, kByteVocabulary);
-  append_bytes(text, 0, split, train);
+  const std::filesystem::path folder(out_dir);
+  result.train_path = (folder / kTrainTokensName).string();
+  const std::string validation_path = (folder / kValidationTokensName).string();
+  const std::string alphabet_path = (folder / kAlphabetName).string();
+  const std::uint32_t token_bytes =
+      options.token_bytes == 0 ? narrowest_token_bytes(result.vocabulary) : options.token_bytes;
+  TokenFileWriter train(result.train_path, token_bytes, result.vocabulary);
+  append(text, 0, split, tokenizer, train);
   if (options.validation_share > 0) {
-    TokenFileWriter held_out(validation_path, options.token_bytes, kByteVocabulary);
-    append_bytes(text, split, text.size(), held_out);
+    TokenFileWriter held_out(validation_path, token_bytes, result.vocabulary);
+    append(text, split, text.size(), tokenizer, held_out);
     held_out.finish();
     result.validation_path = validation_path;
   } else {
     std::filesystem::remove(validation_path, status);
+  }
+  if (tokenizer.is_bytes()) {
+    std::filesystem::remove(alphabet_path, status);
+  } else {
+    tokenizer.write_alphabet(out_dir);
+    result.alphabet_path = alphabet_path;
   }
   train.finish();
   return result;

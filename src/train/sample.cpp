@@ -6,6 +6,7 @@
 
 #include "src/base/fail.h"
 #include "src/base/random.h"
+#include "src/data/tokenizer.h"
 #include "src/train/session.h"
 #include "terrace/train.h"
 
@@ -34,20 +35,30 @@ std::uint32_t choose(const std::vector<float>& logits, const SampleOptions& opti
   return order.back();
 }
 
+// What text begins after, where there is no prompt: a newline, if the data has one.
+std::uint32_t first_token(const Tokenizer& tokenizer) {
+  const bool newline = tokenizer.is_bytes() || std::ranges::binary_search(tokenizer.alphabet(), U'\n');
+  return newline ? tokenizer.encode("\n").front() : 0;
+}
+
 }  // namespace
 
 std::string sample_text(const Config& config, const SampleOptions& options) {
   Config one = config;
   one.train.micro_batch = 1;
   one.train.micro_batches = 1;
+  const Tokenizer tokenizer = config.data.path.empty() ? Tokenizer() : Tokenizer::of_folder(config.data.path);
+  std::vector<std::uint32_t> text = tokenizer.encode(options.prompt);
+  if (!tokenizer.is_bytes() && tokenizer.vocabulary() > config.model.vocabulary) {
+    fail(ErrorCode::invalid_argument, "{}: its {} characters are more than model.vocabulary = {}",
+         config.data.path, tokenizer.vocabulary(), config.model.vocabulary);
+  }
   one.ranks = {};
   Session session(one, {.resume = true, .compares_numerics = false});
   if (!session.resumed())
     fail(ErrorCode::not_found, "the store {} holds no commit to sample from", config.store.path);
   const std::uint32_t context = session.spec().context;
-  std::vector<std::uint32_t> text;
-  for (const char c : options.prompt) text.push_back(static_cast<unsigned char>(c));
-  if (text.empty()) text.push_back('\n');
+  if (text.empty()) text.push_back(first_token(tokenizer));
   for (std::uint32_t n = 0; n < options.tokens; ++n) {
     // The last `context` tokens; what follows them is masked by causality and only fills the sample.
     const std::size_t seen = std::min<std::size_t>(text.size(), context);
@@ -59,12 +70,7 @@ std::string sample_text(const Config& config, const SampleOptions& options) {
     const double u = static_cast<double>(random_bits(options.seed, 0, n, 0) >> 11) * 0x1p-53;
     text.push_back(choose(session.executor().watched_logits(), options, u));
   }
-  std::string out;
-  for (const std::uint32_t token : text) {
-    if (token < 256)
-      out.push_back(static_cast<char>(token));  // byte-level tokens; a larger vocabulary is only partly used
-  }
-  return out;
+  return tokenizer.decode(text);
 }
 
 }  // namespace terrace

@@ -63,6 +63,18 @@ TEST_F(CliTest, DataPrepare) {
   expect_error(run("data prepare none --out d"), 1, "none: cannot open to read");
 }
 
+TEST_F(CliTest, DataPrepareCharacters) {
+  std::ofstream(program_.file("text")) << "trăm năm\n";
+  const Outcome outcome = run("data prepare text --out d --tokenizer chars --validation 0");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "d/train.tokens: 9 tokens\nd/alphabet.json: 7 characters\n");
+  EXPECT_EQ(std::filesystem::file_size(program_.file("d/train.tokens")), 64u + 9u);
+  EXPECT_FALSE(std::filesystem::exists(program_.file("d/validation.tokens")));
+  std::ofstream(program_.file("text"), std::ios::app) << "\xFF";
+  expect_error(run("data prepare text --out d --tokenizer chars"), 1, "text: not UTF-8 at byte offset 11");
+  expect_error(run("data prepare text --out d --tokenizer words"), 1, "'words'");
+}
+
 TEST_F(CliTest, DoctorLooksAtTheFoldersOfAConfiguration) {
   std::ofstream(program_.file("c.toml")) << "[tiers]\nnvme = [{path = \"disk\"}]\n[store]\npath = \"shop\"\n";
   const Outcome outcome = run("doctor --config c.toml");
