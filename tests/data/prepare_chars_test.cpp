@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "src/data/sampler.h"
 #include "src/data/token_file.h"
 #include "src/data/tokenizer.h"
 #include "terrace/data.h"
@@ -115,6 +116,25 @@ TEST(PrepareChars, RefusesInWords) {
   EXPECT_THAT(error_of(ErrorCode::invalid_argument,
                        [&] { prepare_data({folder.file("one")}, folder.file("out"), chars()); }),
               HasSubstr("too short to split: 1 characters"));
+}
+
+TEST(PrepareChars, TheTextOfKieu) {
+  const TempDir folder;
+  const std::string source = TERRACE_SOURCE_DIR "/configs/kieu.txt";
+  const auto result = prepare_data({source}, folder.file("out"), chars());
+  EXPECT_EQ(result.train_tokens, 130u);
+  EXPECT_EQ(result.vocabulary, 39u);
+  EXPECT_EQ(text_of(folder.file("out"), result.train_path), read_file(source));
+  const TokenFile tokens(result.train_path);
+  const DistributedSampler sampler(tokens, {.context = 16,
+                                            .samples_per_step = 32,
+                                            .contributions = 2,
+                                            .stride = 1,
+                                            .last_batch = LastBatch::short_of_full});
+  EXPECT_EQ(sampler.windows(), 114u);
+  EXPECT_EQ(sampler.steps_per_epoch(), 4u);
+  EXPECT_EQ(sampler.samples_of_step(3), 18u);
+  EXPECT_EQ(sampler.contribution_samples(0, 3), 9u);
 }
 
 }  // namespace
