@@ -18,6 +18,7 @@ struct StepReport {
   double tokens_per_s = 0;
   bool dropped = false;  // the gradient was not finite: nothing was updated
   double eta_s = 0;      // to the last step
+  bool skipped = false;  // none of the step's targets counts: nothing was computed, the loss is NaN
 };
 
 struct EvalReport {

@@ -28,6 +28,7 @@ std::string step_line(const StepReport& report) {
       fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s  grad norm {:.3f}  lr {:.2e}", report.step,
                   total.size(), total, report.loss, grouped(static_cast<std::uint64_t>(std::min(rate, 1e15))),
                   report.grad_norm, report.lr);
+  if (report.skipped) return line + "  skipped: none of its targets counts";
   if (report.dropped) line += "  dropped: the gradient is not finite";
   return line + "  ETA " + duration_text(report.eta_s);
 }
@@ -52,7 +53,7 @@ std::string bar_line(const StepReport& report, std::size_t columns) {
 }
 
 void Progress::step(const StepReport& report) {
-  if (!terminal_ || report.dropped) {  // a dropped step stays on the screen
+  if (!terminal_ || report.dropped || report.skipped) {  // a dropped step stays on the screen
     finish();
     fmt::print(out_, "{}\n", step_line(report));
   } else {

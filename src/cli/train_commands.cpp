@@ -65,6 +65,7 @@ void add_train_commands(CLI::App& app, Action& action) {
   const auto train = std::make_shared<Train>();
   CLI::App* train_command = app.add_subcommand("train", "Train a model");
   train->config.add_to(*train_command);
+  train->config.add_ranks_to(*train_command);
   train_command->add_flag("--resume", train->options.resume, "Go on from the store's last commit");
   train_command->add_option("--metrics", train->options.metrics_path, "Write every step as a line of JSON")
       ->type_name("FILE.jsonl");
@@ -83,6 +84,7 @@ void add_train_commands(CLI::App& app, Action& action) {
   CLI::App* plan_command =
       app.add_subcommand("plan", "What a run would hold, move and take, without training");
   plan->config.add_to(*plan_command);
+  plan->config.add_ranks_to(*plan_command);
   plan_command->add_flag(
       "--no-measure", plan->no_measure,
       "Predict no times (else the machine is measured for about a second, and each nvme folder "

@@ -12,6 +12,7 @@
 #include "src/base/units.h"
 #include "src/model/describe.h"
 #include "src/model/product_library.h"
+#include "src/train/batches.h"
 
 namespace terrace {
 namespace {
@@ -79,7 +80,8 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec) {
 
 }  // namespace
 
-Session::Session(const Config& config, const SessionOptions& options) : spec_(model_spec(config)) {
+Session::Session(const Config& config, const SessionOptions& options)
+    : spec_(model_spec(config)), contributions_(config.train.micro_batches) {
   set_parallel_threads(static_cast<int>(config.compute.threads));
   EngineModel model = engine_model(config, spec_);
   model.measured = [&](const HostOverhead& estimate) {
@@ -88,12 +90,55 @@ Session::Session(const Config& config, const SessionOptions& options) : spec_(mo
   engine_ = std::make_unique<Engine>(config, std::move(model), options);
   if (const auto state = engine_->run_state()) resumed_ = run_state_from_json(*state);
   logger()->info("device {}, matrix products by {}", "host", product_library());
+  if (config.ranks.count > 1) {
+    const RankShape shape = plan().ranks.shape();
+    logger()->info("{} ranks as threads, stage {}: {} shards x {} replicas", shape.ranks, config.ranks.stage,
+                   shape.shard_size(), shape.replicate_size());
+  }
+  logger()->info("{} samples a step in {} contributions", effective_batch(config),
+                 config.train.micro_batches);
   std::vector<Executor*> executors;
   for (const auto& executor : executors_) executors.push_back(executor.get());
   engine_->start(executors);
 }
 
 Session::~Session() = default;
+
+std::uint64_t Session::load_step(const DistributedSampler& sampler) {
+  const std::uint32_t ranks = engine_->ranks();
+  std::uint64_t targets = 0;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    targets += terrace::load_step(sampler, *executors_[rank], rank, ranks);
+  if (targets == 0) return 0;
+  for (const auto& executor : executors_) executor->set_divisor(targets);
+  return targets;
+}
+
+std::vector<double> Session::loss_sums() const {
+  std::vector<double> sums;
+  for (std::uint32_t k = 0; k < contributions_; ++k)
+    sums.push_back(executors_[k % engine_->ranks()]->loss_sum(k));
+  return sums;
+}
+
+double Session::evaluate(DistributedSampler& sampler, std::uint64_t batches) {
+  std::vector<double> sums;
+  std::uint64_t targets = 0;
+  for (std::uint64_t first = 0; first < batches; first += engine_->ranks()) {
+    for (std::uint32_t rank = 0; rank < engine_->ranks(); ++rank) {
+      if (first + rank >= batches) {  // nothing left for it: it only takes part
+        executors_[rank]->set_contribution(0, {}, {});
+        continue;
+      }
+      targets += terrace::load_step(sampler, *executors_[rank]);
+      sampler.advance();
+    }
+    engine_->run(ProgramKind::eval, {});
+    for (std::uint32_t rank = 0; rank < engine_->ranks() && first + rank < batches; ++rank)
+      sums.push_back(executors_[rank]->loss_sum(0));
+  }
+  return mean_loss(sums, targets);
+}
 
 // Returns the memory that came with them, the libraries' and the executors' own.
 std::uint64_t Session::warm_up_executors(const Config& config) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/checkpoint/run_state.h"
+#include "src/data/sampler.h"
 #include "src/engine/engine.h"
 #include "src/model/gpt_executor.h"
 #include "src/train/setup.h"
@@ -27,6 +28,16 @@ class Session {
 
   Engine& engine() { return *engine_; }
   GptExecutor& executor(std::uint32_t rank = 0) { return *executors_[rank]; }
+
+  // Hands each rank its contributions of the step at the sampler's position, and every rank the divisor of
+  // the mean. Returns that: the real targets of the whole step; 0: there is nothing to train on, and no
+  // divisor.
+  std::uint64_t load_step(const DistributedSampler& sampler);
+  // Sums of the losses of the step just run, by contribution.
+  std::vector<double> loss_sums() const;
+  // Mean loss of the next `batches` contributions of `sampler`, each rank one at a time, folded in their
+  // order. NaN without targets.
+  double evaluate(DistributedSampler& sampler, std::uint64_t batches);
   const Plan& plan() const { return engine_->plan(); }
   const ModelSpec& spec() const { return spec_; }
   const ModelShape& model() const { return engine_->model(); }
@@ -37,6 +48,7 @@ class Session {
   std::uint64_t warm_up_executors(const Config& config);
 
   ModelSpec spec_;
+  std::uint32_t contributions_;
   std::optional<RunState> resumed_;
   std::vector<std::unique_ptr<GptExecutor>> executors_;  // by rank
   std::unique_ptr<Engine> engine_;                       // last: stops before what it works with goes

@@ -141,7 +141,8 @@ class Training {
   // One step. Its updates, or their writes, are left pending and run inside the next; so does its commit.
   StepReport train_step() {
     const auto start = Clock::now();
-    const std::uint64_t targets = load(sampler_);
+    const std::uint64_t targets = session_.load_step(sampler_);
+    if (targets == 0) return skip_step();
     const double lr = schedule_.at(step_);
     const bool commit = commits_.due(step_) && committed_ != step_;
     StepInputs inputs;
@@ -161,7 +162,7 @@ class Training {
     StepReport report;
     report.step = step_;
     report.total_steps = config_.train.steps;
-    report.loss = loss_sum() / static_cast<double>(targets);
+    report.loss = mean_loss(session_.loss_sums(), targets);
     report.grad_norm = outcome.verdict.norm;
     report.lr = lr;
     report.dropped = !outcome.verdict.finite;
@@ -176,19 +177,21 @@ class Training {
     return report;
   }
 
-  std::uint64_t load(const DistributedSampler& sampler) {
-    std::uint64_t targets = 0;
-    for (std::uint32_t rank = 0; rank < session_.engine().ranks(); ++rank)
-      targets = load_step(sampler, session_.executor(rank));
-    return targets;
-  }
-
-  // Of the step just run, folded in the order of contributions.
-  double loss_sum() {
-    double sum = 0;
-    for (std::uint32_t k = 0; k < config_.train.micro_batches; ++k)
-      sum += session_.executor(k % session_.engine().ranks()).loss_sum(k);
-    return sum;
+  // All targets of the step are padding. What the step before left pending stays so.
+  StepReport skip_step() {
+    sampler_.advance();
+    ++step_;
+    logger()->warn("step {}: none of its targets counts; it is skipped", step_);
+    StepReport report;
+    report.step = step_;
+    report.total_steps = config_.train.steps;
+    report.loss = std::numeric_limits<double>::quiet_NaN();
+    report.lr = schedule_.at(step_ - 1);
+    report.skipped = true;
+    last_line_ = to_line(to_metrics(report));
+    save_run_state();
+    if (metrics_) metrics_->step(to_metrics(report));
+    return report;
   }
 
   // Mean over the first windows of the validation split, in file order; NaN where there is none or none is
@@ -199,23 +202,7 @@ class Training {
     DistributedSampler sampler(*validation_, validation_samples(config_));
     const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
-    double sum = 0;
-    std::uint64_t targets = 0;
-    const std::uint32_t ranks = session_.engine().ranks();
-    for (std::uint64_t first = 0; first < batches; first += ranks) {
-      const auto present = static_cast<std::uint32_t>(std::min<std::uint64_t>(ranks, batches - first));
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) {  // each rank a batch, in the order of one rank
-        if (rank < present) {
-          targets += load_step(sampler, session_.executor(rank));
-          sampler.advance();
-        } else {
-          session_.executor(rank).set_contribution(0, {}, {});
-        }
-      }
-      session_.engine().run(ProgramKind::eval, {});
-      for (std::uint32_t rank = 0; rank < present; ++rank) sum += session_.executor(rank).loss_sum(0);
-    }
-    const double loss = sum / static_cast<double>(targets);
+    const double loss = session_.evaluate(sampler, batches);
     if (metrics_) metrics_->eval(step_, loss);
     if (options_.on_eval) options_.on_eval({step_, loss});
     return loss;
