@@ -9,11 +9,6 @@
 
 namespace terrace {
 
-template <typename T>
-constexpr DType dtype_of() {
-  return sizeof(T) == 2 ? DType::bf16 : DType::f32;
-}
-
 // What a layer's code gets: `rows` = samples * context of this contribution, at most sizes.max_rows. Layers
 // allocate nothing; they run on the calling thread and on those of parallel_for.
 struct LayerContext {

@@ -38,6 +38,29 @@ TEST(DTypes, Bf16RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(to_bf16(-0.0f).bits, 0x8000);
 }
 
+// The corners; cast_test.cpp of the kernels goes over all of them.
+TEST(DTypes, F16RoundsToNearestEvenAndKeepsNan) {
+  static_assert(to_f16(1.0f).bits == 0x3C00 && to_float(f16{0x3C00}) == 1.0f);
+  EXPECT_EQ(to_f16(65504.0f).bits, 0x7BFF);
+  EXPECT_EQ(to_f16(std::nextafter(65520.0f, 0.0f)).bits, 0x7BFF);
+  EXPECT_EQ(to_f16(65520.0f).bits, 0x7C00);  // a tie between the largest and what would follow
+  EXPECT_EQ(to_f16(-65520.0f).bits, 0xFC00);
+  EXPECT_EQ(to_f16(1.0f + 0x1p-11f).bits, 0x3C00);  // a tie goes to even
+  EXPECT_EQ(to_f16(1.0f + 3 * 0x1p-11f).bits, 0x3C02);
+  EXPECT_EQ(to_f16(0x1p-14f).bits, 0x0400);
+  EXPECT_EQ(to_f16(0x1p-24f).bits, 0x0001);
+  EXPECT_EQ(to_f16(0x1p-25f).bits, 0x0000);
+  EXPECT_EQ(to_f16(-std::nextafter(0x1p-25f, 1.0f)).bits, 0x8001);
+  EXPECT_EQ(to_f16(std::nextafter(0x1p-14f, 0.0f)).bits, 0x0400);  // rounds up to the smallest normal
+  EXPECT_EQ(to_f16(-0.0f).bits, 0x8000);
+  EXPECT_EQ(to_f16(std::bit_cast<float>(0x7F800001u)).bits, 0x7E00);
+  EXPECT_TRUE(std::isnan(to_float(f16{0xFC01})));
+  EXPECT_EQ(to_float(f16{0x8001}), -0x1p-24f);
+  EXPECT_EQ(rounded_to(DType::f16, 70000.0f), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(rounded_to(DType::bf16, 1.0f + 0x1p-10f), 1.0f);
+  EXPECT_EQ(rounded_to(DType::f32, 0.1f), 0.1f);
+}
+
 TEST(Hashes, SumIsOrderIndependentAndInvertible) {
   const Hash128 a = hash128("a"), b = hash128("b"), c = hash128("c");
   Hash128 x = a, y = c;

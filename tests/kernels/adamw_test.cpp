@@ -15,11 +15,6 @@
 namespace terrace {
 namespace {
 
-template <typename T>
-constexpr DType dtype_of() {
-  return sizeof(T) == 2 ? DType::bf16 : DType::f32;
-}
-
 // AdamW in double precision, straight from the paper.
 struct DoubleAdamW {
   double p = 0, m = 0, v = 0;

@@ -35,11 +35,6 @@ std::vector<double> plain_block_sums(const std::vector<float>& values) {
 }
 
 template <typename T>
-constexpr DType dtype_of() {
-  return sizeof(T) == 2 ? DType::bf16 : DType::f32;
-}
-
-template <typename T>
 void fill(GuardedBuffer<T>& buffer, std::mt19937& random, double magnitude) {
   std::normal_distribution<double> normal(0.0, magnitude);
   for (std::size_t i = 0; i < buffer.size(); ++i)
