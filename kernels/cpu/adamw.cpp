@@ -81,6 +81,16 @@ void run(const AdamWSource& source, const AdamWTarget& target, const void* gradi
   (source, target, static_cast<const G*>(gradient), static_cast<P*>(parameter), numel, grad_scale, scalars);
 }
 
+using Run = void (*)(const AdamWSource&, const AdamWTarget&, const void*, void*, std::size_t, float,
+                     const AdamWScalars&);
+
+template <typename G>
+Run for_gradient(DType parameter_dtype) {
+  return parameter_dtype == DType::bf16  ? run<G, bf16>
+         : parameter_dtype == DType::f16 ? run<G, f16>
+                                         : run<G, float>;
+}
+
 }  // namespace
 
 AdamWScalars AdamWScalars::make(const AdamWHyper& hyper, std::uint64_t step) {
@@ -108,14 +118,9 @@ AdamWScalars AdamWScalars::make(const AdamWHyper& hyper, std::uint64_t step) {
 void adamw(const AdamWSource& source, const AdamWTarget& target, const void* gradient, DType gradient_dtype,
            void* parameter, DType parameter_dtype, std::size_t numel, float grad_scale,
            const AdamWScalars& scalars) {
-  if (gradient_dtype == DType::f16 || parameter_dtype == DType::f16) {
-    fail(ErrorCode::unsupported, "AdamW on a {} gradient and a {} parameter; wanted bf16 or fp32",
-         dtype_name(gradient_dtype), dtype_name(parameter_dtype));
-  }
-  const bool narrow_gradient = gradient_dtype == DType::bf16;
-  const bool narrow_parameter = parameter_dtype == DType::bf16;
-  const auto body = narrow_gradient ? (narrow_parameter ? run<bf16, bf16> : run<bf16, float>)
-                                    : (narrow_parameter ? run<float, bf16> : run<float, float>);
+  const auto body = gradient_dtype == DType::bf16  ? for_gradient<bf16>(parameter_dtype)
+                    : gradient_dtype == DType::f16 ? for_gradient<f16>(parameter_dtype)
+                                                   : for_gradient<float>(parameter_dtype);
   body(source, target, gradient, parameter, numel, grad_scale, scalars);
 }
 

@@ -52,11 +52,10 @@ struct AdamWTarget {
 //   u = m / fma(sqrt(v), 1 / sqrt(1 - beta2^step), eps)
 //   p = master[i] - fma(step_size, u, decay * master[i])
 // (1 - beta keeps its precision in fp32 where beta does not; a finite gradient never makes a moment
-// infinite.) Then p, m, v go to `target` and p, rounded to nearest even, to `parameter`. `grad_scale` is 1 /
-// loss scale times the clip factor. Source and target streams are equal or apart, one by one; other arrays do
-// not overlap. Gradient and parameter are bf16 or f32 (f16: throws unsupported). Any alignment; thread-safe;
-// the same bits on every target. Cost: 28 bytes of memory traffic an element with 16-bit gradient and
-// parameter.
+// infinite.) Then p, m, v go to `target` and p, rounded to nearest even, to `parameter` (infinite where an
+// f16 cannot hold it). `grad_scale` is 1 / loss scale times the clip factor. Source and target streams are
+// equal or apart, one by one; other arrays do not overlap. Any alignment; thread-safe; the same bits on every
+// target. Cost: 28 bytes of memory traffic an element with 16-bit gradient and parameter.
 void adamw(const AdamWSource& source, const AdamWTarget& target, const void* gradient, DType gradient_dtype,
            void* parameter, DType parameter_dtype, std::size_t numel, float grad_scale,
            const AdamWScalars& scalars);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cast.h"
 
+#include <cstring>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cast.cpp"
 #include "kernels/cpu/simd_targets.h"
@@ -27,8 +29,24 @@ namespace terrace {
 void cast(const float* in, bf16* out, std::size_t numel) {
   TERRACE_DISPATCH(cast_loop<float, bf16>)(in, out, numel);
 }
+void cast(const float* in, f16* out, std::size_t numel) {
+  TERRACE_DISPATCH(cast_loop<float, f16>)(in, out, numel);
+}
 void cast(const bf16* in, float* out, std::size_t numel) {
   TERRACE_DISPATCH(cast_loop<bf16, float>)(in, out, numel);
+}
+void cast(const f16* in, float* out, std::size_t numel) {
+  TERRACE_DISPATCH(cast_loop<f16, float>)(in, out, numel);
+}
+void cast_to(DType dtype, const float* in, void* out, std::size_t numel) {
+  switch (dtype) {
+    case DType::bf16:
+      return cast(in, static_cast<bf16*>(out), numel);
+    case DType::f16:
+      return cast(in, static_cast<f16*>(out), numel);
+    case DType::f32:
+      if (numel > 0) std::memcpy(out, in, numel * sizeof(float));
+  }
 }
 
 }  // namespace terrace

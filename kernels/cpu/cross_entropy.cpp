@@ -84,6 +84,12 @@ void exponentials_tile(const float* logits, std::size_t tile_stride, std::size_t
   TERRACE_DISPATCH(exponentials_rows<bf16>)
   (logits, tile_stride, rows, columns, exponentials, stride, row_max, row_sum, part_stride);
 }
+void exponentials_tile(const float* logits, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                       f16* exponentials, std::size_t stride, float* row_max, float* row_sum,
+                       std::size_t part_stride) {
+  TERRACE_DISPATCH(exponentials_rows<f16>)
+  (logits, tile_stride, rows, columns, exponentials, stride, row_max, row_sum, part_stride);
+}
 JoinedRow join_parts(const float* row_max, const float* row_sum, std::size_t parts) {
   JoinedRow joined;
   TERRACE_DISPATCH(join_row)(row_max, row_sum, parts, &joined);
@@ -99,6 +105,10 @@ void scale_tile(float* values, std::size_t stride, std::size_t rows, std::size_t
 void scale_tile(bf16* values, std::size_t stride, std::size_t rows, std::size_t columns, const float* factor,
                 std::size_t part_stride) {
   TERRACE_DISPATCH(scale_rows_in_place<bf16>)(values, stride, rows, columns, factor, part_stride);
+}
+void scale_tile(f16* values, std::size_t stride, std::size_t rows, std::size_t columns, const float* factor,
+                std::size_t part_stride) {
+  TERRACE_DISPATCH(scale_rows_in_place<f16>)(values, stride, rows, columns, factor, part_stride);
 }
 
 }  // namespace terrace

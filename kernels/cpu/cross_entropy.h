@@ -18,6 +18,9 @@ void exponentials_tile(const float* logits, std::size_t tile_stride, std::size_t
 void exponentials_tile(const float* logits, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                        bf16* exponentials, std::size_t stride, float* row_max, float* row_sum,
                        std::size_t part_stride);
+void exponentials_tile(const float* logits, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                       f16* exponentials, std::size_t stride, float* row_max, float* row_sum,
+                       std::size_t part_stride);
 
 // The largest logit of a row and the sum of exp(logit - largest), from its parts.
 struct JoinedRow {
@@ -34,6 +37,8 @@ void part_factors(const float* row_max, std::size_t parts, float lse, float scal
 void scale_tile(float* values, std::size_t stride, std::size_t rows, std::size_t columns, const float* factor,
                 std::size_t part_stride);
 void scale_tile(bf16* values, std::size_t stride, std::size_t rows, std::size_t columns, const float* factor,
+                std::size_t part_stride);
+void scale_tile(f16* values, std::size_t stride, std::size_t rows, std::size_t columns, const float* factor,
                 std::size_t part_stride);
 
 }  // namespace terrace

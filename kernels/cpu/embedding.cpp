@@ -31,11 +31,17 @@ void add_rows(const float* a, const float* b, float* out, std::size_t numel) {
 void add_rows(const bf16* a, const bf16* b, bf16* out, std::size_t numel) {
   TERRACE_DISPATCH(add_arrays<bf16, bf16, bf16>)(a, b, out, numel);
 }
+void add_rows(const f16* a, const f16* b, f16* out, std::size_t numel) {
+  TERRACE_DISPATCH(add_arrays<f16, f16, f16>)(a, b, out, numel);
+}
 void accumulate_row(const float* row, float* sum, std::size_t numel) {
   TERRACE_DISPATCH(add_arrays<float, float, float>)(sum, row, sum, numel);
 }
 void accumulate_row(const bf16* row, float* sum, std::size_t numel) {
   TERRACE_DISPATCH(add_arrays<float, bf16, float>)(sum, row, sum, numel);
+}
+void accumulate_row(const f16* row, float* sum, std::size_t numel) {
+  TERRACE_DISPATCH(add_arrays<float, f16, float>)(sum, row, sum, numel);
 }
 
 }  // namespace terrace

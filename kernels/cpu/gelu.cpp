@@ -25,21 +25,12 @@ HWY_INLINE F32 gelu_value(F32 x, F32 t) {
 }
 
 template <typename T>
-HWY_INLINE F32 rounded(F32 a) {
-  if constexpr (sizeof(T) == 2) {
-    return round_to_bf16(a);
-  } else {
-    return a;
-  }
-}
-
-template <typename T>
 void bias_gelu_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                     const T* bias, T* before, T* after, std::size_t stride) {
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; c += kLanes) {
       const std::size_t n = columns - c;
-      const F32 x = rounded<T>(load_n(tile + r * tile_stride + c, n) + load_n(bias + c, n));
+      const F32 x = round_to<T>(load_n(tile + r * tile_stride + c, n) + load_n(bias + c, n));
       store_n(before + r * stride + c, x, n);
       store_n(after + r * stride + c, gelu_value(x, gelu_tanh(x)), n);
     }
@@ -78,6 +69,10 @@ void bias_gelu(const float* tile, std::size_t tile_stride, std::size_t rows, std
                const bf16* bias, bf16* before, bf16* after, std::size_t stride) {
   TERRACE_DISPATCH(bias_gelu_tile<bf16>)(tile, tile_stride, rows, columns, bias, before, after, stride);
 }
+void bias_gelu(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+               const f16* bias, f16* before, f16* after, std::size_t stride) {
+  TERRACE_DISPATCH(bias_gelu_tile<f16>)(tile, tile_stride, rows, columns, bias, before, after, stride);
+}
 void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                    const float* before, float* dbefore, float* after, std::size_t stride) {
   TERRACE_DISPATCH(gelu_backward_tile<float>)
@@ -86,6 +81,11 @@ void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows,
 void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                    const bf16* before, bf16* dbefore, bf16* after, std::size_t stride) {
   TERRACE_DISPATCH(gelu_backward_tile<bf16>)
+  (tile, tile_stride, rows, columns, before, dbefore, after, stride);
+}
+void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                   const f16* before, f16* dbefore, f16* after, std::size_t stride) {
+  TERRACE_DISPATCH(gelu_backward_tile<f16>)
   (tile, tile_stride, rows, columns, before, dbefore, after, stride);
 }
 

@@ -14,6 +14,8 @@ void bias_gelu(const float* tile, std::size_t tile_stride, std::size_t rows, std
                const float* bias, float* before, float* after, std::size_t stride);
 void bias_gelu(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                const bf16* bias, bf16* before, bf16* after, std::size_t stride);
+void bias_gelu(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+               const f16* bias, f16* before, f16* after, std::size_t stride);
 
 // The tile is the gradient of gelu's output: dbefore = tile * gelu'(before). `after` is written again:
 // gelu(before), the value that bias_gelu wrote. `dbefore` may be `before`.
@@ -21,5 +23,7 @@ void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows,
                    const float* before, float* dbefore, float* after, std::size_t stride);
 void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                    const bf16* before, bf16* dbefore, bf16* after, std::size_t stride);
+void gelu_backward(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                   const f16* before, f16* dbefore, f16* after, std::size_t stride);
 
 }  // namespace terrace

@@ -17,8 +17,7 @@ namespace terrace::HWY_NAMESPACE {
 template <typename T, bool kFirst, bool kLast>
 HWY_INLINE F32 fold_lanes(F32 gradient, F32 accumulator) {
   const F32 sum = kFirst ? gradient : accumulator + gradient;
-  if constexpr (kLast && !kFirst && sizeof(T) == 2) return round_to_bf16(sum);
-  return sum;
+  return kLast && !kFirst ? round_to<T>(sum) : sum;
 }
 
 template <typename T, bool kFirst>
@@ -108,10 +107,6 @@ bool fold_typed(const T* gradient, float* accumulator, std::size_t numel, FoldPo
   return true;
 }
 
-[[noreturn]] void refuse(DType dtype) {
-  fail(ErrorCode::unsupported, "gradient of type {}; wanted bf16 or fp32", dtype_name(dtype));
-}
-
 }  // namespace
 
 bool fold(const void* gradient, DType dtype, float* accumulator, std::size_t numel, FoldPosition position,
@@ -122,9 +117,9 @@ bool fold(const void* gradient, DType dtype, float* accumulator, std::size_t num
     case DType::f32:
       return fold_typed(static_cast<const float*>(gradient), accumulator, numel, position, block_sums);
     case DType::f16:
-      break;
+      return fold_typed(static_cast<const f16*>(gradient), accumulator, numel, position, block_sums);
   }
-  refuse(dtype);
+  fail(ErrorCode::internal, "fold of a gradient of no known type");
 }
 
 bool gradient_stats(const void* gradient, DType dtype, std::size_t numel, double* block_sums) {
@@ -134,9 +129,9 @@ bool gradient_stats(const void* gradient, DType dtype, std::size_t numel, double
     case DType::f32:
       return TERRACE_DISPATCH(stats_loop<float>)(static_cast<const float*>(gradient), numel, block_sums);
     case DType::f16:
-      break;
+      return TERRACE_DISPATCH(stats_loop<f16>)(static_cast<const f16*>(gradient), numel, block_sums);
   }
-  refuse(dtype);
+  fail(ErrorCode::internal, "sums of a gradient of no known type");
 }
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // Gradients on their way to the optimizer: contributions are folded in fp32, and the sums of squares and the
-// finite check ride along. `dtype` is the gradient's: bf16 or f32 (f16: throws unsupported). Any alignment;
-// one pass; thread-safe. The same bits on every target.
+// finite check ride along. `dtype` is the gradient's. Any alignment; one pass; thread-safe. The same bits on
+// every target.
 #pragma once
 
 #include <cstddef>

@@ -6,12 +6,13 @@
 //   F32, F64          16 floats, 16 doubles        U32   16 unsigned words (bits of floats, or integers)
 //   M32               16 truth values: a < b, a <= b, a == b (all false on NaN), &, |, all_true(m)
 //   set(x), set_bits(x), set64(x)                  all lanes x
-//   load(p), store(p, a)                           16 elements of float, bf16 (as F32) or double; any
+//   load(p), store(p, a)                           16 elements of float, bf16, f16 (as F32) or double; any
 //   alignment load_n(p, n, fill), store_n(p, a, n)           the first n <= 16 elements, memory past them
 //   untouched
 //   + - * /   fma(a, b, c) = a * b + c rounded once   sqrt(a)   both correctly rounded
 //   max(a, b) = a > b ? a : b   min(a, b) = a < b ? a : b   (b when one is a NaN)
-//   select(m, a, b), abs(a), negate(a), is_finite(a), round_to_bf16(a)
+//   select(m, a, b), abs(a), negate(a), is_finite(a)
+//   round_to<T>(a)                                 rounded to T and widened again; T bf16, f16 or float
 //   bits(a), from_bits(u), shift_left<k>(u), shift_right<k>(u), shift_right_signed<k>(u), signed_to_float(u)
 //   promote(a)                                     F32 -> F64
 //   sum_lanes(a), max_lanes(a)                     the fixed tree: lane i with i + 8, then + 4, + 2, + 1
@@ -19,6 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/simd_targets.h"
 // After simd_targets.h:
@@ -52,6 +54,18 @@ HWY_INLINE F32 abs(F32 a) {
 }
 HWY_INLINE M32 is_finite(F32 a) {
   return abs(a) <= set(3.40282346638528859811704183484516925e+38f);
+}
+
+template <typename T>
+HWY_INLINE F32 round_to(F32 a) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return round_to_bf16(a);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return round_to_f16(a);
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    return a;
+  }
 }
 
 // Tails go through a buffer of one bundle, or masked registers for fp32 where there are any: nothing past the

@@ -135,6 +135,10 @@ void layernorm(const bf16* in, std::size_t rows, std::size_t width, const bf16* 
                bf16* out, float* mean, float* rstd) {
   TERRACE_DISPATCH(layernorm_rows<bf16>)(in, rows, width, gain, bias, out, mean, rstd);
 }
+void layernorm(const f16* in, std::size_t rows, std::size_t width, const f16* gain, const f16* bias, f16* out,
+               float* mean, float* rstd) {
+  TERRACE_DISPATCH(layernorm_rows<f16>)(in, rows, width, gain, bias, out, mean, rstd);
+}
 void layernorm_backward(const float* in, const float* dout, const float* residual, std::size_t rows,
                         std::size_t width, const float* gain, const float* mean, const float* rstd,
                         float* din) {
@@ -145,6 +149,10 @@ void layernorm_backward(const bf16* in, const bf16* dout, const bf16* residual, 
                         bf16* din) {
   TERRACE_DISPATCH(layernorm_backward_rows<bf16>)(in, dout, residual, rows, width, gain, mean, rstd, din);
 }
+void layernorm_backward(const f16* in, const f16* dout, const f16* residual, std::size_t rows,
+                        std::size_t width, const f16* gain, const float* mean, const float* rstd, f16* din) {
+  TERRACE_DISPATCH(layernorm_backward_rows<f16>)(in, dout, residual, rows, width, gain, mean, rstd, din);
+}
 void layernorm_backward_columns(const float* in, const float* dout, std::size_t rows, std::size_t stride,
                                 std::size_t columns, const float* mean, const float* rstd, float* dgain,
                                 float* dbias) {
@@ -154,6 +162,11 @@ void layernorm_backward_columns(const bf16* in, const bf16* dout, std::size_t ro
                                 std::size_t columns, const float* mean, const float* rstd, float* dgain,
                                 float* dbias) {
   TERRACE_DISPATCH(layernorm_columns<bf16>)(in, dout, rows, stride, columns, mean, rstd, dgain, dbias);
+}
+void layernorm_backward_columns(const f16* in, const f16* dout, std::size_t rows, std::size_t stride,
+                                std::size_t columns, const float* mean, const float* rstd, float* dgain,
+                                float* dbias) {
+  TERRACE_DISPATCH(layernorm_columns<f16>)(in, dout, rows, stride, columns, mean, rstd, dgain, dbias);
 }
 
 }  // namespace terrace

@@ -109,6 +109,11 @@ void causal_softmax(const float* scores, std::size_t stride, std::size_t rows, s
   TERRACE_DISPATCH(causal_softmax_rows<bf16>)
   (scores, stride, rows, seen, columns, scale, weights, lse, inverse_sum);
 }
+void causal_softmax(const float* scores, std::size_t stride, std::size_t rows, std::size_t seen,
+                    std::size_t columns, float scale, f16* weights, float* lse, float* inverse_sum) {
+  TERRACE_DISPATCH(causal_softmax_rows<f16>)
+  (scores, stride, rows, seen, columns, scale, weights, lse, inverse_sum);
+}
 void causal_softmax_backward(const float* scores, const float* dprobabilities, std::size_t stride,
                              std::size_t rows, std::size_t seen, std::size_t columns, float scale,
                              const float* lse, const float* delta, float* probabilities, float* dscores) {
@@ -121,6 +126,12 @@ void causal_softmax_backward(const float* scores, const float* dprobabilities, s
   TERRACE_DISPATCH(causal_softmax_backward_rows<bf16>)
   (scores, dprobabilities, stride, rows, seen, columns, scale, lse, delta, probabilities, dscores);
 }
+void causal_softmax_backward(const float* scores, const float* dprobabilities, std::size_t stride,
+                             std::size_t rows, std::size_t seen, std::size_t columns, float scale,
+                             const float* lse, const float* delta, f16* probabilities, f16* dscores) {
+  TERRACE_DISPATCH(causal_softmax_backward_rows<f16>)
+  (scores, dprobabilities, stride, rows, seen, columns, scale, lse, delta, probabilities, dscores);
+}
 void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                 const float* factor, float* out, std::size_t stride) {
   TERRACE_DISPATCH(scale_tile_rows<float>)(tile, tile_stride, rows, columns, factor, out, stride);
@@ -129,6 +140,10 @@ void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, st
                 const float* factor, bf16* out, std::size_t stride) {
   TERRACE_DISPATCH(scale_tile_rows<bf16>)(tile, tile_stride, rows, columns, factor, out, stride);
 }
+void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                const float* factor, f16* out, std::size_t stride) {
+  TERRACE_DISPATCH(scale_tile_rows<f16>)(tile, tile_stride, rows, columns, factor, out, stride);
+}
 void row_dots(const float* a, const float* b, std::size_t stride, std::size_t rows, std::size_t columns,
               float* out) {
   TERRACE_DISPATCH(row_dot_products<float>)(a, b, stride, rows, columns, out);
@@ -136,6 +151,10 @@ void row_dots(const float* a, const float* b, std::size_t stride, std::size_t ro
 void row_dots(const bf16* a, const bf16* b, std::size_t stride, std::size_t rows, std::size_t columns,
               float* out) {
   TERRACE_DISPATCH(row_dot_products<bf16>)(a, b, stride, rows, columns, out);
+}
+void row_dots(const f16* a, const f16* b, std::size_t stride, std::size_t rows, std::size_t columns,
+              float* out) {
+  TERRACE_DISPATCH(row_dot_products<f16>)(a, b, stride, rows, columns, out);
 }
 
 }  // namespace terrace

@@ -14,6 +14,8 @@ void causal_softmax(const float* scores, std::size_t stride, std::size_t rows, s
                     std::size_t columns, float scale, float* weights, float* lse, float* inverse_sum);
 void causal_softmax(const float* scores, std::size_t stride, std::size_t rows, std::size_t seen,
                     std::size_t columns, float scale, bf16* weights, float* lse, float* inverse_sum);
+void causal_softmax(const float* scores, std::size_t stride, std::size_t rows, std::size_t seen,
+                    std::size_t columns, float scale, f16* weights, float* lse, float* inverse_sum);
 
 // probabilities = exp(score * scale - lse), dscores = probability * (dprobability - delta) * scale; both 0
 // for keys not seen. `delta` is the row's sum of output * output gradient (Dao et al. 2022, appendix B).
@@ -24,17 +26,24 @@ void causal_softmax_backward(const float* scores, const float* dprobabilities, s
 void causal_softmax_backward(const float* scores, const float* dprobabilities, std::size_t stride,
                              std::size_t rows, std::size_t seen, std::size_t columns, float scale,
                              const float* lse, const float* delta, bf16* probabilities, bf16* dscores);
+void causal_softmax_backward(const float* scores, const float* dprobabilities, std::size_t stride,
+                             std::size_t rows, std::size_t seen, std::size_t columns, float scale,
+                             const float* lse, const float* delta, f16* probabilities, f16* dscores);
 
 // out[r, c] = tile[r, c] * factor[r].
 void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                 const float* factor, float* out, std::size_t stride);
 void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                 const float* factor, bf16* out, std::size_t stride);
+void scale_rows(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                const float* factor, f16* out, std::size_t stride);
 
 // out[r] = sum over c of a[r, c] * b[r, c].
 void row_dots(const float* a, const float* b, std::size_t stride, std::size_t rows, std::size_t columns,
               float* out);
 void row_dots(const bf16* a, const bf16* b, std::size_t stride, std::size_t rows, std::size_t columns,
+              float* out);
+void row_dots(const f16* a, const f16* b, std::size_t stride, std::size_t rows, std::size_t columns,
               float* out);
 
 }  // namespace terrace

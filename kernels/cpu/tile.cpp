@@ -68,6 +68,10 @@ void store_tile(const float* tile, std::size_t tile_stride, std::size_t rows, st
                 std::size_t stride) {
   TERRACE_DISPATCH(finish_tile<bf16>)(tile, tile_stride, rows, columns, nullptr, nullptr, out, stride);
 }
+void store_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns, f16* out,
+                std::size_t stride) {
+  TERRACE_DISPATCH(finish_tile<f16>)(tile, tile_stride, rows, columns, nullptr, nullptr, out, stride);
+}
 void bias_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                const float* bias, float* out, std::size_t stride) {
   TERRACE_DISPATCH(finish_tile<float>)(tile, tile_stride, rows, columns, bias, nullptr, out, stride);
@@ -75,6 +79,10 @@ void bias_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std
 void bias_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                const bf16* bias, bf16* out, std::size_t stride) {
   TERRACE_DISPATCH(finish_tile<bf16>)(tile, tile_stride, rows, columns, bias, nullptr, out, stride);
+}
+void bias_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+               const f16* bias, f16* out, std::size_t stride) {
+  TERRACE_DISPATCH(finish_tile<f16>)(tile, tile_stride, rows, columns, bias, nullptr, out, stride);
 }
 void bias_residual_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
                         const float* bias, const float* residual, float* out, std::size_t stride) {
@@ -84,11 +92,18 @@ void bias_residual_tile(const float* tile, std::size_t tile_stride, std::size_t 
                         const bf16* bias, const bf16* residual, bf16* out, std::size_t stride) {
   TERRACE_DISPATCH(finish_tile<bf16>)(tile, tile_stride, rows, columns, bias, residual, out, stride);
 }
+void bias_residual_tile(const float* tile, std::size_t tile_stride, std::size_t rows, std::size_t columns,
+                        const f16* bias, const f16* residual, f16* out, std::size_t stride) {
+  TERRACE_DISPATCH(finish_tile<f16>)(tile, tile_stride, rows, columns, bias, residual, out, stride);
+}
 void column_sums(const float* in, std::size_t rows, std::size_t stride, std::size_t columns, float* out) {
   TERRACE_DISPATCH(sum_columns<float>)(in, rows, stride, columns, out);
 }
 void column_sums(const bf16* in, std::size_t rows, std::size_t stride, std::size_t columns, float* out) {
   TERRACE_DISPATCH(sum_columns<bf16>)(in, rows, stride, columns, out);
+}
+void column_sums(const f16* in, std::size_t rows, std::size_t stride, std::size_t columns, float* out) {
+  TERRACE_DISPATCH(sum_columns<f16>)(in, rows, stride, columns, out);
 }
 
 }  // namespace terrace

@@ -92,6 +92,11 @@ TEST(AdamW, EveryLengthOnEveryTargetIsTheFormulaBitForBit) {
     check_length<bf16, float>(numel, numel % 3, false);
     check_length<float, bf16>(numel, numel % 7, false);
     check_length<float, float>(numel, numel % 2, true);
+    check_length<f16, f16>(numel, numel % 5, false);
+    check_length<f16, float>(numel, numel % 3, true);
+    check_length<f16, bf16>(numel, numel % 4, true);
+    check_length<bf16, f16>(numel, numel % 4, true);
+    check_length<float, f16>(numel, numel % 7, true);
   }
 }
 
@@ -180,6 +185,19 @@ TEST(AdamW, AFiniteGradientLeavesTheMomentsFinite) {
       ASSERT_TRUE(std::isfinite(p) && std::isfinite(m) && std::isfinite(v)) << t;
       ASSERT_GE(v, 0.0f);
     }
+  }
+}
+
+TEST(AdamW, AMasterBeyondFp16GivesAnInfiniteParameterOnly) {
+  for (const SimdTarget target : supported_simd_targets()) {
+    set_simd_target(target);
+    float p = 70000.0f, m = 0.0f, v = 0.0f;
+    const f16 gradient = to_f16(0.0f);
+    f16 parameter;
+    adamw({&p, &m, &v}, {&p, &m, &v}, &gradient, DType::f16, &parameter, DType::f16, 1, 1.0f,
+          AdamWScalars::make({}, 1));
+    EXPECT_EQ(p, 70000.0f);
+    EXPECT_EQ(parameter.bits, 0x7C00);
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include "kernels/cpu/simd.h"
 #include "src/base/units.h"
-#include "terrace/error.h"
 #include "tests/kernels/guarded_buffer.h"
 
 namespace terrace {
@@ -75,11 +74,13 @@ TEST(Gradient, FoldsAndSumsAtEveryLength) {
   for (std::size_t numel = 0; numel <= 1100; numel += numel < 70 ? 1 : 31) {
     for (const std::size_t contributions : {1, 2, 3}) {
       check_fold<bf16>(numel, contributions, 1);
+      check_fold<f16>(numel, contributions, 1);
       check_fold<float>(numel, contributions, 2);
     }
   }
   for (const std::size_t numel : {4095, 4096, 4097, 8191, 8192, 8193, 3 * 4096 + 5}) {
     check_fold<bf16>(numel, 4, 3);
+    check_fold<f16>(numel, 4, 3);
     check_fold<float>(numel, 4, 4);
   }
 }
@@ -121,10 +122,12 @@ void check_stats(std::size_t numel) {
 TEST(Gradient, StatsAtEveryLength) {
   for (std::size_t numel = 0; numel <= 1100; numel += numel < 70 ? 1 : 13) {
     check_stats<bf16>(numel);
+    check_stats<f16>(numel);
     check_stats<float>(numel);
   }
   for (const std::size_t numel : {4095, 4096, 4097, 8193}) {
     check_stats<bf16>(numel);
+    check_stats<f16>(numel);
     check_stats<float>(numel);
   }
 }
@@ -171,6 +174,7 @@ TEST(Gradient, ANonFiniteValueIsFoundAtEveryPosition) {
   for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
     check_bad_value<bf16>(bad);
+    check_bad_value<f16>(bad);
     check_bad_value<float>(bad);
   }
 }
@@ -183,10 +187,19 @@ TEST(Gradient, ASumThatOverflowsIsNotFinite) {
   EXPECT_FALSE(fold(gradient.data(), DType::f32, accumulator.data(), 3, {.last = true}, &sum));
 }
 
-TEST(Gradient, Fp16IsRefused) {
-  float accumulator = 0;
-  EXPECT_THROW(fold(&accumulator, DType::f16, &accumulator, 1, {.first = true}, nullptr), Error);
-  EXPECT_THROW(gradient_stats(&accumulator, DType::f16, 1, nullptr), Error);
+// Contributions within fp16 whose sum is not: the rounding of the last one finds it.
+TEST(Gradient, ASumBeyondFp16IsNotFinite) {
+  for (const SimdTarget target : supported_simd_targets()) {
+    set_simd_target(target);
+    const std::vector<f16> gradient(19, to_f16(-40000.0f));
+    std::vector<float> accumulator(19);
+    double sum = 0;
+    EXPECT_TRUE(fold(gradient.data(), DType::f16, accumulator.data(), 19, {.first = true}, nullptr));
+    EXPECT_EQ(accumulator[3], -40000.0f);
+    EXPECT_FALSE(fold(gradient.data(), DType::f16, accumulator.data(), 19, {.last = true}, &sum));
+    EXPECT_TRUE(std::isinf(sum));
+    EXPECT_TRUE(std::isinf(accumulator[18]));
+  }
 }
 
 }  // namespace

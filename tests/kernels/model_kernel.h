@@ -15,9 +15,9 @@
 
 namespace terrace::testing {
 
-using KernelTypes = ::testing::Types<float, bf16>;
+using KernelTypes = ::testing::Types<float, bf16, f16>;
 
-// Lengths around one bundle, a cache line of bf16 and the 64-column step.
+// Lengths around one bundle, a cache line of 16-bit values and the 64-column step.
 inline const std::vector<std::size_t> kLengths{1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 129};
 
 // The arrays end at a page that cannot be touched, and start off alignment whenever their length is odd.
@@ -44,7 +44,9 @@ struct Array {
 // The error allowed of a value rounded to T once, after fp32 arithmetic of relative error `fp32_error`.
 template <typename T>
 double allowed(double want, double fp32_error = 1e-5, double scale = 1.0) {
-  return std::abs(want) * (sizeof(T) == 2 ? 0x1p-8 : 0) + fp32_error * std::max(std::abs(want), scale);
+  constexpr double kRelative = std::is_same_v<T, bf16> ? 0x1p-8 : std::is_same_v<T, f16> ? 0x1p-11 : 0;
+  constexpr double kAbsolute = std::is_same_v<T, f16> ? 0x1p-25 : 0;  // half of the smallest subnormal
+  return std::abs(want) * kRelative + kAbsolute + fp32_error * std::max(std::abs(want), scale);
 }
 
 // Calls run() on every target; run returns the bytes of all that it wrote, which must be the scalar target's.
