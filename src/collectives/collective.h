@@ -32,6 +32,10 @@ enum class WireType : std::uint8_t { f32, bf16, f16, u8, i64, u64, f64 };
 constexpr WireType wire_type(DType dtype) {
   return dtype == DType::f32 ? WireType::f32 : dtype == DType::bf16 ? WireType::bf16 : WireType::f16;
 }
+// The other way, for a type of tensors (our own bug otherwise: it gives f32).
+constexpr DType tensor_type(WireType type) {
+  return type == WireType::bf16 ? DType::bf16 : type == WireType::f16 ? DType::f16 : DType::f32;
+}
 std::size_t wire_bytes(WireType type);
 std::string_view wire_name(WireType type);
 

@@ -137,9 +137,6 @@ FoldResult Communicator::reduce_scatter(const CollectiveLabel& label, DType dtyp
   call.accumulator = accumulator;
   call.round = round;
   call.block_sums = block_sums;
-  if (dtype == DType::f16) {
-    fail(ErrorCode::unsupported, "{}: gradients are folded in bf16 or fp32", describe(call));
-  }
   check_parts(call, "gradient", parts, gradient ? gradient->size() : kAnyBytes, false);
   const std::uint64_t mine = parts[static_cast<std::size_t>(rank_)].numel;
   if (accumulator.size() != mine) {

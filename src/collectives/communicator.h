@@ -72,10 +72,10 @@ class Communicator {
 
   // The all-to-all of the ranks' gradients, cut by `parts`, and the fold of what this rank receives onto its
   // accumulator: s = fl32(s + g), in ascending rank, absent ranks skipped; where round.started is false the
-  // first one present starts it. `dtype`: bf16 or f32 (else unsupported). `accumulator` has
-  // parts[rank()].numel elements. When round.last, it is left holding the sum rounded once to `dtype`, and
-  // block_sums (one a block of kBlockNumel elements of the part, the tail shorter; else empty) get the sums
-  // of squares of kernels/cpu/gradient.h. Nothing is touched where no rank has contributed in any round.
+  // first one present starts it. `accumulator` has parts[rank()].numel elements. When round.last, it is left
+  // holding the sum rounded once to `dtype`, and block_sums (one a block of kBlockNumel elements of the part,
+  // the tail shorter; else empty) get the sums of squares of kernels/cpu/gradient.h. Nothing is touched where
+  // no rank has contributed in any round.
   FoldResult reduce_scatter(const CollectiveLabel& label, DType dtype, std::span<const Part> parts,
                             std::optional<std::span<const std::byte>> gradient, std::span<float> accumulator,
                             FoldRound round, std::span<double> block_sums = {});

@@ -108,7 +108,7 @@ class LocalCommunicator final : public Communicator {
   }
 
   void fold(CollectiveCall& call) const {
-    const DType dtype = call.type == WireType::bf16 ? DType::bf16 : DType::f32;
+    const DType dtype = tensor_type(call.type);
     const std::uint64_t offset = call.parts[at(rank())].offset;
     std::vector<const std::byte*> contributions;
     for (int r = 0; r < size(); ++r) {

@@ -19,10 +19,10 @@ bool round_in_place(DType dtype, float* sum, std::size_t numel, double* block_su
   constexpr FoldPosition kOnly{.first = true, .last = true};
   if (dtype == DType::f32) return fold(sum, dtype, sum, numel, kOnly, block_sums);
   bool finite = true;
-  bf16 rounded[kBlockNumel];
+  alignas(std::uint16_t) std::byte rounded[kBlockNumel * sizeof(std::uint16_t)];
   for (std::size_t begin = 0; begin < numel; begin += kBlockNumel) {
     const std::size_t count = std::min<std::size_t>(kBlockNumel, numel - begin);
-    cast(sum + begin, rounded, count);
+    cast_to(dtype, sum + begin, rounded, count);
     finite = fold(rounded, dtype, sum + begin, count, kOnly, block_sums + begin / kBlockNumel) && finite;
   }
   return finite;

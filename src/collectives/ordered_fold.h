@@ -7,8 +7,8 @@
 
 namespace terrace {
 
-// Folds contributions[k] (each of accumulator.size() elements of `dtype`, bf16 or f32, any alignment; in the
-// order of folding, absent ones left out) onto `accumulator`: Communicator::reduce_scatter says how. Returns
+// Folds contributions[k] (each of accumulator.size() elements of `dtype`, any alignment; in the order of
+// folding, absent ones left out) onto `accumulator`: Communicator::reduce_scatter says how. Returns
 // contributions.size() and whether the rounded sum is finite. Cost: reads every contribution once and reads
 // and writes the accumulator once, in tiles over parallel_for (so: not inside one).
 FoldResult ordered_fold(std::span<const std::byte* const> contributions, DType dtype,

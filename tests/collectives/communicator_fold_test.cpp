@@ -81,7 +81,7 @@ TEST_P(CommunicatorFold, AnyNumberOfContributionsOverAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
     run_ranks(ranks, [&](Communicator& world) {
       for (int count = 1; count <= 9; ++count) {
-        for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const DType dtype : kGradientTypes) {
           // The same flat parameter for every N, cut at blocks: the same bits whatever the cut.
           const std::uint64_t blocks = 6, numel = blocks * kBlockNumel;
           std::vector<std::uint64_t> numels(at(ranks), 0);
@@ -102,13 +102,12 @@ TEST_P(CommunicatorFold, PartsOfEveryLength) {
         numels.back() = 1;
         std::mt19937_64 random(++seed);
         const Layout layout = scattered(random, numels);
-        check_step(world, seed, 3, seed % 2 == 0 ? DType::bf16 : DType::f32, layout.parts, layout.numel);
+        check_step(world, seed, 3, kGradientTypes[seed % 3], layout.parts, layout.numel);
       }
       std::mt19937_64 random(5);
       for (int i = 0; i < 10; ++i) {
         const Layout layout = scattered(random, random_numels(random, ranks));
-        check_step(world, ++seed, 1 + i % 5, i % 2 == 0 ? DType::bf16 : DType::f32, layout.parts,
-                   layout.numel);
+        check_step(world, ++seed, 1 + i % 5, kGradientTypes[i % 3], layout.parts, layout.numel);
       }
     });
   }
@@ -158,16 +157,17 @@ TEST_P(CommunicatorFold, AnyRanksMayBeAbsent) {
 
 TEST_P(CommunicatorFold, ALastRoundWithoutContributionsRoundsTheSum) {
   run_ranks(2, [](Communicator& world) {
-    for (const std::uint64_t numel : {1, 4096, 4097, 20000}) {
+    for (const std::uint64_t numel : {1, 2, 4096, 4097, 20000, 20001}) {
+      const DType dtype = numel % 2 == 0 ? DType::bf16 : DType::f16;
       const Bytes start = random_gradient(seed_of(numel, world.rank()), DType::f32, numel);
       std::vector<float> sum(numel), want;
       for (std::uint64_t i = 0; i < numel; ++i) {
         sum[i] = element(start, DType::f32, i) * 1.01f;
-        want.push_back(to_float(to_bf16(sum[i])));
+        want.push_back(rounded_to(dtype, sum[i]));
       }
       std::vector<double> block_sums(div_up(numel, kBlockNumel));
-      const FoldResult result = world.reduce_scatter({}, DType::bf16, equal_parts(2, numel), std::nullopt,
-                                                     sum, {.started = true, .last = true}, block_sums);
+      const FoldResult result = world.reduce_scatter({}, dtype, equal_parts(2, numel), std::nullopt, sum,
+                                                     {.started = true, .last = true}, block_sums);
       EXPECT_EQ(result.contributions, 0);
       EXPECT_TRUE(result.finite);
       EXPECT_EQ(sum, want);
@@ -177,6 +177,22 @@ TEST_P(CommunicatorFold, ALastRoundWithoutContributionsRoundsTheSum) {
                                      begin, std::min<std::uint64_t>(kBlockNumel, numel - begin))));
       }
     }
+  });
+}
+
+// Each contribution is within fp16, their sum is not: rounding makes it infinite, and its owner sees it.
+TEST_P(CommunicatorFold, ASumBeyondFp16IsNotFinite) {
+  run_ranks(3, [](Communicator& world) {
+    constexpr std::uint64_t kNumel = kBlockNumel + 5;
+    std::vector<f16> gradient(3 * kNumel, to_f16(1.0f));
+    gradient[kNumel + 2] = to_f16(30000.0f);  // of rank 1
+    std::vector<float> sum(kNumel);
+    std::vector<double> block_sums(2);
+    const FoldResult result = world.reduce_scatter({}, DType::f16, equal_parts(3, kNumel), bytes_of(gradient),
+                                                   sum, {.last = true}, block_sums);
+    EXPECT_EQ(result.finite, world.rank() != 1);
+    EXPECT_EQ(std::isinf(block_sums[0]), world.rank() == 1);
+    EXPECT_EQ(sum[2], world.rank() == 1 ? std::numeric_limits<float>::infinity() : 3.0f);
   });
 }
 

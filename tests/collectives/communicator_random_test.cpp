@@ -86,7 +86,7 @@ void all_to_all(Drawn& d) {
 }
 
 void reduce_scatter(Drawn& d) {
-  const DType dtype = d.random() % 2 == 0 ? DType::bf16 : DType::f32;
+  const DType dtype = kGradientTypes[d.random() % 3];
   const Layout layout = scattered(d.random, random_numels(d.random, d.size()));
   std::vector<Bytes> contributions;
   Bytes gradient;

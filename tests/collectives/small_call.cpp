@@ -21,7 +21,7 @@ void make_call(Communicator& group, const SmallCall& call) {
     case CollectiveKind::reduce_scatter: {
       std::vector<float> sum(call.numel);
       std::vector<double> block_sums(call.last ? div_up(call.numel, kBlockNumel) : 0);
-      const DType dtype = call.type == WireType::f32 ? DType::f32 : DType::bf16;
+      const DType dtype = tensor_type(call.type);
       group.reduce_scatter(label, dtype, parts, whole, sum, {call.started, call.last}, block_sums);
       return;
     }

@@ -9,7 +9,7 @@ struct SmallCall {
   CollectiveKind kind = CollectiveKind::barrier;
   std::uint32_t unit = 4;
   std::uint64_t step = 7;
-  WireType type = WireType::f32;  // not all_reduce; reduce_scatter: f32 or bf16
+  WireType type = WireType::f32;  // not all_reduce; reduce_scatter: f32, bf16 or f16
   std::uint64_t numel = 5;        // of each part
   std::uint64_t gap = 0;          // between the parts
   int root = 0;

@@ -33,8 +33,8 @@ std::vector<std::byte> random_gradient(std::uint64_t seed, DType dtype, std::uin
     if (dtype == DType::f32) {
       std::memcpy(out.data() + 4 * i, &value, 4);
     } else {
-      const bf16 narrow = to_bf16(value);
-      std::memcpy(out.data() + 2 * i, &narrow, 2);
+      const std::uint16_t bits = dtype == DType::bf16 ? to_bf16(value).bits : to_f16(value).bits;
+      std::memcpy(out.data() + 2 * i, &bits, 2);
     }
   }
   return out;
@@ -46,16 +46,16 @@ float element(std::span<const std::byte> values, DType dtype, std::uint64_t inde
     std::memcpy(&value, values.data() + 4 * index, 4);
     return value;
   }
-  bf16 narrow;
-  std::memcpy(&narrow, values.data() + 2 * index, 2);
-  return to_float(narrow);
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, values.data() + 2 * index, 2);
+  return dtype == DType::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
 }
 
 float plain_fold(const std::vector<std::vector<std::byte>>& contributions, DType dtype, std::uint64_t index,
                  bool last) {
   float sum = element(contributions.front(), dtype, index);
   for (std::size_t k = 1; k < contributions.size(); ++k) sum = sum + element(contributions[k], dtype, index);
-  return last && dtype == DType::bf16 ? to_float(to_bf16(sum)) : sum;
+  return last ? rounded_to(dtype, sum) : sum;
 }
 
 double plain_block_sum(std::span<const float> values) {

@@ -12,6 +12,7 @@
 namespace terrace {
 
 inline constexpr std::byte kUntouched{0xCC};
+inline constexpr DType kGradientTypes[] = {DType::f32, DType::bf16, DType::f16};
 inline constexpr WireType kWireTypes[] = {WireType::f32, WireType::bf16, WireType::f16, WireType::u8,
                                           WireType::i64, WireType::u64,  WireType::f64};
 
@@ -24,7 +25,7 @@ std::uint64_t seed_of(std::uint64_t what, int rank);
 
 std::vector<std::byte> random_bytes(std::uint64_t seed, std::uint64_t bytes);
 
-// Finite values of several magnitudes, some of them -0, as the bytes of `dtype` (bf16 or f32).
+// Finite values of several magnitudes, some of them -0, as the bytes of `dtype`.
 std::vector<std::byte> random_gradient(std::uint64_t seed, DType dtype, std::uint64_t numel);
 
 float element(std::span<const std::byte> values, DType dtype, std::uint64_t index);
