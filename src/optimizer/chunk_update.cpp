@@ -53,12 +53,8 @@ struct Update {
 
   void untouched(std::uint64_t begin, std::uint64_t end) const {
     copy_state(begin, end);
-    void* const out = advance(parameter.data, parameter.dtype, begin);
-    if (parameter.dtype == DType::bf16) {
-      cast(source.master + begin, static_cast<bf16*>(out), end - begin);
-    } else {
-      std::memcpy(out, source.master + begin, (end - begin) * sizeof(float));
-    }
+    cast_to(parameter.dtype, source.master + begin, advance(parameter.data, parameter.dtype, begin),
+            end - begin);
   }
 
   void touched(std::uint64_t begin, std::uint64_t end, const AdamWScalars& scalars) const {
@@ -100,10 +96,6 @@ void require_blocks(std::span<double> block_sums, std::uint64_t numel) {
 void update_chunk(const AdamWSource& source, const AdamWTarget& target, GradientView gradient,
                   ParameterView parameter, std::uint64_t numel, std::span<const ChunkSegment> segments,
                   std::span<const AdamWHyper> groups, float grad_scale) {
-  if (gradient.dtype == DType::f16 || parameter.dtype == DType::f16) {
-    fail(ErrorCode::unsupported, "update of a {} gradient and a {} parameter; wanted bf16 or fp32",
-         dtype_name(gradient.dtype), dtype_name(parameter.dtype));
-  }
   const std::vector<AdamWScalars> scalars = make_scalars(segments, groups, numel);
   const Update update{source, target, gradient, parameter, grad_scale};
   for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
