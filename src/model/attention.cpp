@@ -145,11 +145,12 @@ void attention_backward(const LayerContext& context, const T* qkv, const T* out,
   });
 }
 
-template void attention_forward(const LayerContext&, const float*, float*, float*);
-template void attention_forward(const LayerContext&, const bf16*, bf16*, float*);
-template void attention_backward(const LayerContext&, const float*, const float*, const float*, const float*,
-                                 float*);
-template void attention_backward(const LayerContext&, const bf16*, const bf16*, const float*, const bf16*,
-                                 bf16*);
+#define TERRACE_ATTENTION(T)                                                  \
+  template void attention_forward(const LayerContext&, const T*, T*, float*); \
+  template void attention_backward(const LayerContext&, const T*, const T*, const float*, const T*, T*);
+TERRACE_ATTENTION(float)
+TERRACE_ATTENTION(bf16)
+TERRACE_ATTENTION(f16)
+#undef TERRACE_ATTENTION
 
 }  // namespace terrace

@@ -155,6 +155,7 @@ void block_backward(const LayerContext& context, const T* params, const T* in, c
                                const ParameterGradient&, std::byte*);
 TERRACE_BLOCK(float)
 TERRACE_BLOCK(bf16)
+TERRACE_BLOCK(f16)
 #undef TERRACE_BLOCK
 
 }  // namespace terrace

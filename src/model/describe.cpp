@@ -45,9 +45,6 @@ ModelShape describe(const ModelSpec& spec, std::uint32_t max_samples, DType para
   validate(spec);
   if (max_samples == 0)
     fail(ErrorCode::invalid_argument, "samples of a contribution: wanted at least 1, got 0");
-  for (const DType dtype : {param_dtype, grad_dtype}) {
-    if (dtype == DType::f16) fail(ErrorCode::unsupported, "the model computes in bf16 or fp32, not in fp16");
-  }
   const ModelSizes sizes(spec, max_samples, param_dtype, grad_dtype);
   ModelShape shape;
   shape.param_dtype = param_dtype;

@@ -9,8 +9,7 @@
 namespace terrace {
 
 // Units, tensors and sizes for contributions of at most `max_samples` samples. Parameters and activations are
-// in `param_dtype` (bf16 or fp32), contributions in `grad_dtype` (bf16 or fp32). Group 0 decays, group 1 does
-// not. Throws as validate(), and unsupported for fp16.
+// in `param_dtype`, contributions in `grad_dtype`. Group 0 decays, group 1 does not. Throws as validate().
 ModelShape describe(const ModelSpec& spec, std::uint32_t max_samples, DType param_dtype, DType grad_dtype);
 
 }  // namespace terrace

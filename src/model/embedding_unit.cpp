@@ -86,6 +86,7 @@ void embedding_backward(const LayerContext& context, std::span<const std::uint32
                                    const float*, const ParameterGradient&, std::byte*);
 TERRACE_EMBEDDING(float)
 TERRACE_EMBEDDING(bf16)
+TERRACE_EMBEDDING(f16)
 #undef TERRACE_EMBEDDING
 
 }  // namespace terrace

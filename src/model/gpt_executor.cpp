@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 
@@ -73,6 +74,13 @@ void GptExecutor::set_divisor(std::uint64_t target_tokens) {
   divisor_ = target_tokens;
 }
 
+void GptExecutor::set_loss_scale(double scale) {
+  if (!(scale > 0) || !std::isfinite(scale)) {
+    fail(ErrorCode::invalid_argument, "loss scale: wanted a finite number above 0, got {}", scale);
+  }
+  loss_scale_ = scale;
+}
+
 void GptExecutor::watch_row(std::int64_t row) {
   watched_row_ = row;
   watched_logits_.assign(row < 0 ? 0 : spec_.vocabulary, 0.0f);
@@ -86,10 +94,13 @@ void GptExecutor::run(const ComputeCall& call) {
     run_empty(call, contribution);
     return;
   }
-  if (sizes_.compute == DType::bf16) {
-    run_as<bf16>(call, contribution);
-  } else {
-    run_as<float>(call, contribution);
+  switch (sizes_.compute) {
+    case DType::f32:
+      return run_as<float>(call, contribution);
+    case DType::bf16:
+      return run_as<bf16>(call, contribution);
+    case DType::f16:
+      return run_as<f16>(call, contribution);
   }
 }
 
@@ -160,10 +171,10 @@ void GptExecutor::run_head(const ComputeCall& call, Contribution& contribution, 
     check(divisor_ > 0, "backward before set_divisor");
     need(call, {Role::input_grad, Role::grads});
     if (sizes_.tied) need(call, {Role::shared_grad});
-    contribution.loss_sum =
-        head_backward<T>(context, params, tied, contribution.targets, static_cast<double>(divisor_), in,
-                         call.at<T>(Role::input_grad), {call.at<std::byte>(Role::grads), sizes_.grad},
-                         sizes_.tied ? call.at<float>(Role::shared_grad) : nullptr, workspace);
+    contribution.loss_sum = head_backward<T>(
+        context, params, tied, contribution.targets, loss_scale_ / static_cast<double>(divisor_), in,
+        call.at<T>(Role::input_grad), {call.at<std::byte>(Role::grads), sizes_.grad},
+        sizes_.tied ? call.at<float>(Role::shared_grad) : nullptr, workspace);
   }
   contribution.has_loss = true;
 }

@@ -21,9 +21,9 @@ namespace terrace {
 // backward is its forward too and has no output_grad; its forward (evaluation) gives the loss alone.
 // shared_params and shared_grad belong to a tied head; shared_grad is also read by the embedding's backward.
 //
-// Thread contract: set_contribution and set_divisor before the calls that need them; run() on one thread at a
-// time, which it makes single-threaded for OpenMP. Memory: beside the operands, a scratch for each of
-// the parallel_threads() there are at construction; see library_bytes().
+// Thread contract: set_contribution, set_divisor and set_loss_scale before the calls that need them; run() on
+// one thread at a time, which it makes single-threaded for OpenMP. Memory: beside the operands, a scratch for
+// each of the parallel_threads() there are at construction; see library_bytes().
 class GptExecutor : public Executor {
  public:
   // Throws as describe().
@@ -38,6 +38,12 @@ class GptExecutor : public Executor {
 
   // Gradients are those of (sum of losses) / divisor: the real target tokens of the whole step. At least 1.
   void set_divisor(std::uint64_t target_tokens);
+  // From now on gradients are those of scale * (sum of losses) / divisor, so that small ones do not vanish in
+  // fp16; loss_sum() is not scaled. 1 until set. The rows' gradients are multiplied by fl32(scale / divisor):
+  // a scale that is a power of two changes their exponents alone, any other one is one more rounding of
+  // 2^-24. What leaves the range of the compute or gradient dtype is infinite or NaN there, and stays so up
+  // to the gradients of parameters. Throws invalid_argument unless positive and finite.
+  void set_loss_scale(double scale);
 
   void run(const ComputeCall& call) override;
 
@@ -85,6 +91,7 @@ class GptExecutor : public Executor {
   std::vector<std::uint64_t> unit_numel_;
   std::vector<Contribution> contributions_;
   std::uint64_t divisor_ = 0;
+  double loss_scale_ = 1;
   std::int64_t watched_row_ = -1;
   std::vector<float> watched_logits_;
 };

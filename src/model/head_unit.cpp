@@ -137,7 +137,7 @@ double head_forward(const LayerContext& context, const T* params, const T* tied,
 
 template <typename T>
 double head_backward(const LayerContext& context, const T* params, const T* tied,
-                     std::span<const std::int32_t> targets, double divisor, const T* in, T* din,
+                     std::span<const std::int32_t> targets, double scale, const T* in, T* din,
                      const ParameterGradient& grads, float* shared_grad, std::byte* workspace) {
   const ModelSizes& s = context.sizes;
   const HeadWorkspace work(s, true);
@@ -159,7 +159,7 @@ double head_backward(const LayerContext& context, const T* params, const T* tied
     auto pass = make_pass<T>(context, targets, work, workspace, first);
     pass.exponentials = dlogits;
     pass.logits(normal + first * s.width, weight);
-    pass.finish_rows(static_cast<float>(1.0 / divisor));
+    pass.finish_rows(static_cast<float>(scale));
     const LayerContext rows{s, context.workers, pass.rows};
     product_rows(rows, s.width, s.vocabulary, dlogits, matrix(weight, s.width), dnormal + first * s.width);
     if (sums != nullptr) {
@@ -186,6 +186,7 @@ double head_backward(const LayerContext& context, const T* params, const T* tied
                                 double, const T*, T*, const ParameterGradient&, float*, std::byte*);
 TERRACE_HEAD(float)
 TERRACE_HEAD(bf16)
+TERRACE_HEAD(f16)
 #undef TERRACE_HEAD
 
 }  // namespace terrace

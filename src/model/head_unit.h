@@ -25,11 +25,11 @@ double head_forward(const LayerContext& context, const T* params, const T* tied,
                     std::span<const std::int32_t> targets, const T* in, std::byte* workspace,
                     const WatchedRow& watched = {});
 
-// The same sum, and the gradients of (sum / divisor): din[rows, width], grads (without padding), and for a
-// tied matrix shared_grad [vocabulary, width].
+// The same sum, and the gradients of (sum * scale), the scale rounded to fp32: din[rows, width], grads
+// (without padding), and for a tied matrix shared_grad [vocabulary, width].
 template <typename T>
 double head_backward(const LayerContext& context, const T* params, const T* tied,
-                     std::span<const std::int32_t> targets, double divisor, const T* in, T* din,
+                     std::span<const std::int32_t> targets, double scale, const T* in, T* din,
                      const ParameterGradient& grads, float* shared_grad, std::byte* workspace);
 
 }  // namespace terrace

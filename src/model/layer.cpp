@@ -1,7 +1,6 @@
 #include "src/model/layer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/layernorm.h"
@@ -25,11 +24,7 @@ void for_pieces(std::int64_t total, std::int64_t piece, const Body& body) {
 }  // namespace
 
 void write_gradient(const float* sums, std::int64_t numel, const ParameterGradient& out) {
-  if (out.dtype == DType::f32) {
-    std::memcpy(out.data, sums, static_cast<std::size_t>(numel) * sizeof(float));
-  } else {
-    cast(sums, reinterpret_cast<bf16*>(out.data), static_cast<std::size_t>(numel));
-  }
+  cast_to(out.dtype, sums, out.data, static_cast<std::size_t>(numel));
 }
 
 template <typename T>
@@ -42,11 +37,17 @@ void weight_gradient(const LayerContext& context, const T* a, std::int64_t colum
                reinterpret_cast<float*>(out.data), columns_b, false);
     return;
   }
-  auto* rounded = reinterpret_cast<bf16*>(out.data);
-  product(context.workers, columns_a, columns_b, context.rows, left, right, [&](const ProductTile& tile) {
-    store_tile(tile.values, tile.stride, tile.rows, tile.columns,
-               rounded + tile.row * columns_b + tile.column, columns_b);
-  });
+  const auto rounded_product = [&](auto* rounded) {
+    product(context.workers, columns_a, columns_b, context.rows, left, right, [&](const ProductTile& tile) {
+      store_tile(tile.values, tile.stride, tile.rows, tile.columns,
+                 rounded + tile.row * columns_b + tile.column, columns_b);
+    });
+  };
+  if (out.dtype == DType::bf16) {
+    rounded_product(reinterpret_cast<bf16*>(out.data));
+  } else {
+    rounded_product(reinterpret_cast<f16*>(out.data));
+  }
 }
 
 template <typename T>
@@ -108,6 +109,7 @@ void norm_backward(const LayerContext& context, const T* in, const T* dout, cons
                               const float*, T*, const ParameterGradient&, const ParameterGradient&);
 TERRACE_LAYER(float)
 TERRACE_LAYER(bf16)
+TERRACE_LAYER(f16)
 #undef TERRACE_LAYER
 
 }  // namespace terrace

@@ -104,7 +104,7 @@ WorkerNeeds worker_needs(const ModelSizes& s) {
   const std::size_t row = static_cast<std::size_t>(s.width) * sizeof(float);
   WorkerNeeds needs;
   needs.scratch_bytes = std::max({kTileBytes, attention, row});
-  if (s.compute == DType::bf16 && !products_take_bf16()) {
+  if (!products_take(s.compute)) {
     const std::int64_t depth = std::min(kTileDepth, std::max({3 * s.width, s.mlp, s.vocabulary, s.max_rows}));
     const std::int64_t left = std::max(kTileRows * depth, scores);
     const std::int64_t right = std::max(kTileColumns * depth, s.context * s.head_width);

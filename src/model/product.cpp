@@ -38,6 +38,11 @@ bool ask_for_bf16() {
   return false;
 }
 
+bool refuse_f16() {
+  logger()->info("matrix products: no fp16 here; fp16 operands are widened to fp32 and multiplied in fp32");
+  return false;
+}
+
 // rows, columns, depth, strides of a, b, c; then dtype and transposition of a and b and accumulate, a bit
 // each.
 using Key = std::array<std::int64_t, 7>;
@@ -60,9 +65,20 @@ dnnl::memory::desc describe(std::int64_t rows, std::int64_t columns, const Matri
 
 }  // namespace
 
-bool products_take_bf16() {
-  static const bool yes = ask_for_bf16();
-  return yes;
+bool products_take(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: {
+      static const bool kBf16 = ask_for_bf16();
+      return kBf16;
+    }
+    case DType::f16: {
+      static const bool kF16 = refuse_f16();
+      return kF16;
+    }
+    case DType::f32:
+      break;
+  }
+  return true;
 }
 
 MatrixView MatrixView::from(std::int64_t row, std::int64_t column) const {
@@ -140,24 +156,30 @@ void ProductWorker::multiply(std::int64_t rows, std::int64_t columns, std::int64
   }
 }
 
+// The view itself where the library takes its type.
 MatrixView ProductWorker::widen(const MatrixView& view, std::int64_t rows, std::int64_t columns,
                                 AlignedMemory& buffer) {
-  if (view.dtype == DType::f32) return view;
+  if (products_take(view.dtype)) return view;
   if (view.transposed) std::swap(rows, columns);  // as it is stored
   const auto bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
   if (buffer.size() < bytes) buffer = AlignedMemory(bytes, "operands widened to fp32");
   auto* out = reinterpret_cast<float*>(buffer.data());
-  const auto* in = static_cast<const bf16*>(view.data);
-  for (std::int64_t i = 0; i < rows; ++i) cast(in + i * view.stride, out + i * columns, columns);
+  const auto widen_rows = [&](const auto* in) {
+    for (std::int64_t i = 0; i < rows; ++i) cast(in + i * view.stride, out + i * columns, columns);
+  };
+  if (view.dtype == DType::bf16) {
+    widen_rows(static_cast<const bf16*>(view.data));
+  } else {
+    widen_rows(static_cast<const f16*>(view.data));
+  }
   return {out, DType::f32, columns, view.transposed};
 }
 
 void ProductWorker::multiply_piece(std::int64_t rows, std::int64_t columns, std::int64_t depth,
                                    const MatrixView& a_in, const MatrixView& b_in, float* c,
                                    std::int64_t c_stride, bool accumulate) {
-  const bool native = products_take_bf16();
-  const MatrixView a = native ? a_in : widen(a_in, rows, depth, widened_a_);
-  const MatrixView b = native ? b_in : widen(b_in, depth, columns, widened_b_);
+  const MatrixView a = widen(a_in, rows, depth, widened_a_);
+  const MatrixView b = widen(b_in, depth, columns, widened_b_);
   check(a.dtype == b.dtype, "a product of {} and {}", dtype_name(a.dtype), dtype_name(b.dtype));
   const std::int64_t flags =
       (a.dtype == DType::bf16) | (a.transposed << 1) | (b.transposed << 2) | (accumulate << 3);

@@ -25,7 +25,7 @@ inline constexpr std::int64_t kTileDepth = 4096;
 // transposed.
 struct MatrixView {
   const void* data = nullptr;
-  DType dtype = DType::f32;  // f32 or bf16
+  DType dtype = DType::f32;
   std::int64_t stride = 0;
   bool transposed = false;
 
@@ -33,12 +33,16 @@ struct MatrixView {
   MatrixView from(std::int64_t row, std::int64_t column) const;
 };
 
-// Whether oneDNN multiplies bf16 at full speed here; if not (asked once, logged once), operands are widened
-// to fp32 first: the same sums from exact products, at the speed of fp32.
-bool products_take_bf16();
+// Whether oneDNN multiplies this type at full speed here; if not (asked once, logged once), operands are
+// widened to fp32 first: the same sums from exact products, at the speed of fp32. fp16 is always widened:
+// oneDNN 2.6 multiplies it on no CPU. Thread-safe.
+bool products_take(DType dtype);
+inline bool products_take_bf16() {
+  return products_take(DType::bf16);
+}
 
-// What a worker holds: scratch for its user, and operands widened to fp32 (0 where bf16 is taken as it is;
-// they grow when a product needs more).
+// What a worker holds: scratch for its user, and operands widened to fp32 (0 where the type is taken as it
+// is; they grow when a product needs more).
 struct WorkerNeeds {
   std::size_t scratch_bytes = 0;
   std::size_t widened_a_bytes = 0;

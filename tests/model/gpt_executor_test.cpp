@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/simd.h"
 #include "src/base/parallel_for.h"
+#include "src/base/units.h"
 #include "terrace/error.h"
 #include "tests/model/model_runner.h"
 #include "tests/model/values.h"
@@ -59,25 +61,30 @@ std::vector<Doubles> randomise(ModelRunner& runner, const ModelSpec& spec) {
   return params;
 }
 
-void compare(bool tied, std::uint32_t samples, DType compute, DType grad) {
+// Of the gradients: fp32 sums; the rounding of every activation and gradient on the way through three blocks,
+// 2^-9 each in bf16, 2^-12 in fp16.
+double tolerance(DType compute, DType grad) {
+  return std::max(by_dtype(compute, 5e-5, 4e-2, 5e-3), by_dtype(grad, 5e-5, 4e-3, 5e-4));
+}
+
+void compare(bool tied, std::uint32_t samples, DType compute, DType grad, double loss_scale = 1) {
   const ModelSpec spec = small_spec(tied);
   ModelRunner runner(spec, 3, compute, grad);
   const std::vector<Doubles> params = randomise(runner, spec);
   const Batch batch = random_batch(spec, samples);
   set(runner, batch, batch.real + 10);
+  runner.executor().set_loss_scale(loss_scale);
   const double loss = runner.train();
   const ReferenceResult want =
       train_reference(spec, params, batch.tokens, batch.targets, static_cast<double>(batch.real + 10));
-  // bf16: the rounding of every activation and gradient on the way through three blocks.
-  const bool narrow = compute == DType::bf16;
-  EXPECT_NEAR(loss, want.loss_sum, (narrow ? 1e-2 : 1e-5) * want.loss_sum);
+  EXPECT_NEAR(loss, want.loss_sum, by_dtype(compute, 1e-5, 1e-2, 6e-4) * want.loss_sum);
   EXPECT_EQ(loss, runner.evaluate());
   for (std::size_t u = 0; u < params.size(); ++u) {
-    const Doubles got = widened(runner.grads(u));
+    Doubles got = widened(runner.grads(u));
+    for (double& x : got) x /= loss_scale;
     const auto numel = static_cast<std::ptrdiff_t>(params[u].size());
-    EXPECT_LT(error(Doubles(got.begin(), got.begin() + numel), want.grads[u]),
-              narrow ? 4e-2 : (grad == DType::bf16 ? 4e-3 : 5e-5))
-        << "unit " << u << " tied " << tied << " samples " << samples;
+    EXPECT_LT(error(Doubles(got.begin(), got.begin() + numel), want.grads[u]), tolerance(compute, grad))
+        << "unit " << u << " tied " << tied << " samples " << samples << " in " << dtype_name(compute);
     for (auto i = numel; i < static_cast<std::ptrdiff_t>(got.size()); ++i) ASSERT_EQ(got[i], 0) << "padding";
   }
 }
@@ -89,6 +96,11 @@ TEST(GptExecutor, MatchesReference) {
       compare(tied, samples, DType::f32, DType::bf16);
       compare(tied, samples, DType::bf16, DType::bf16);
       compare(tied, samples, DType::bf16, DType::f32);
+      compare(tied, samples, DType::f16, DType::f16, 256);
+      compare(tied, samples, DType::f16, DType::f32, 256);
+      compare(tied, samples, DType::f16, DType::bf16, 300);
+      compare(tied, samples, DType::f32, DType::f16, 300);
+      compare(tied, samples, DType::bf16, DType::f16, 256);
     }
   }
 }
@@ -172,24 +184,111 @@ TEST_P(SameBits, OverTheLargestContribution) {
               train_once(spec, 2, GetParam(), GetParam(), false, 5), "max_samples");
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, SameBits, ::testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, SameBits, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 TEST(GptExecutor, SavedEqualsRecomputed) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const ModelSpec spec = small_spec(true);
+    ModelRunner runner(spec, 2, dtype, dtype);
+    const Batch batch = random_batch(spec, 2);
+    set(runner, batch, 1);
+    runner.evaluate();
+    const Bytes saved = runner.saved_bytes(2);
+    runner.run(OpKind::recompute, 2);
+    EXPECT_TRUE(same_bits(saved, runner.saved_bytes(2))) << dtype_name(dtype);
+  }
+}
+
+// A power of two passes through every product and sum as an exponent: the gradient is that of scale 1, times
+// it, to the bit; and the loss is not scaled.
+TEST(GptExecutor, APowerOfTwoLossScaleIsExactInFp32) {
+  for (const bool tied : {false, true}) {
+    const ModelSpec spec = small_spec(tied);
+    ModelRunner runner(spec, 2, DType::f32, DType::f32);
+    randomise(runner, spec);
+    const Batch batch = random_batch(spec, 2);
+    set(runner, batch, batch.real);
+    const double loss = runner.train();
+    std::vector<std::vector<float>> plain;
+    for (std::size_t u = 0; u < runner.shape().units.size(); ++u) plain.push_back(runner.grads(u));
+    for (const double scale : {0x1p16, 0x1p-3}) {
+      runner.executor().set_loss_scale(scale);
+      EXPECT_EQ(runner.train(), loss);
+      for (std::size_t u = 0; u < plain.size(); ++u) {
+        std::vector<float> want = plain[u];
+        for (float& x : want) x *= static_cast<float>(scale);
+        EXPECT_EQ(runner.grads(u), want) << u;
+      }
+    }
+  }
+}
+
+bool all_finite(ModelRunner& runner, std::size_t unit, DType grad) {
+  const std::vector<float> gradient = runner.grads(unit);
+  std::vector<double> sums(div_up(gradient.size(), kBlockNumel));
+  return gradient_stats(runner.grad_bytes(unit).data(), grad, gradient.size(), sums.data());
+}
+
+// Small gradients vanish in fp16 without a loss scale, and a scale that is too large overflows: the check of
+// the gradient finds it, in whatever dtype it is kept.
+TEST(GptExecutor, TheLossScaleMovesGradientsIntoTheRangeOfFp16) {
+  const ModelSpec spec = small_spec(false);
+  for (const DType grad : {DType::f16, DType::f32}) {
+    ModelRunner runner(spec, 2, DType::f16, grad);
+    const std::vector<Doubles> params = randomise(runner, spec);
+    const Batch batch = random_batch(spec, 2);
+    const std::uint64_t divisor = std::uint64_t{1} << 24;  // as many targets as a large global batch has
+    set(runner, batch, divisor);
+    const ReferenceResult want =
+        train_reference(spec, params, batch.tokens, batch.targets, static_cast<double>(divisor));
+    const auto distance = [&](std::size_t unit, double scale) {
+      Doubles got = widened(runner.grads(unit));
+      got.resize(want.grads[unit].size());
+      for (double& x : got) x /= scale;
+      return error(got, want.grads[unit]);
+    };
+    runner.train();
+    EXPECT_GT(distance(2, 1), 0.5) << "subnormal and lost";
+    runner.executor().set_loss_scale(0x1p30);
+    runner.train();
+    for (std::size_t u = 0; u < params.size(); ++u) {
+      EXPECT_TRUE(all_finite(runner, u, grad));
+      EXPECT_LT(distance(u, 0x1p30), tolerance(DType::f16, grad)) << u;
+    }
+    runner.executor().set_loss_scale(0x1p44);
+    const double loss = runner.train();
+    EXPECT_NEAR(loss, want.loss_sum, 1e-3 * want.loss_sum) << "the loss is not scaled";
+    for (std::size_t u = 0; u < params.size(); ++u) EXPECT_FALSE(all_finite(runner, u, grad)) << u;
+  }
+}
+
+// An activation beyond fp16 is not hidden by what follows it.
+TEST(GptExecutor, AnActivationThatOverflowsReachesTheGradient) {
   const ModelSpec spec = small_spec(true);
-  ModelRunner runner(spec, 2, DType::bf16, DType::bf16);
-  const Batch batch = random_batch(spec, 2);
-  set(runner, batch, 1);
-  runner.evaluate();
-  const Bytes saved = runner.saved_bytes(2);
-  runner.run(OpKind::recompute, 2);
-  EXPECT_TRUE(same_bits(saved, runner.saved_bytes(2)));
+  for (std::size_t unit = 0; unit + 1 < spec.unit_count(); ++unit) {
+    ModelRunner runner(spec, 2, DType::f16, DType::f16);
+    std::vector<Doubles> params = randomise(runner, spec);
+    std::vector<float> large(params[unit].begin(), params[unit].end());
+    // A block's are finite in fp16, its activations are not; the embedding overflows itself (a norm follows
+    // it, which would make any finite factor good).
+    for (float& x : large) x *= unit == 0 ? 1e6f : 1e4f;
+    runner.set_params(unit, large);
+    const Batch batch = random_batch(spec, 2);
+    set(runner, batch, batch.real);
+    const double loss = runner.train();
+    EXPECT_FALSE(std::isfinite(loss)) << unit;
+    bool finite = true;
+    for (std::size_t u = 0; u < params.size(); ++u) finite = all_finite(runner, u, DType::f16) && finite;
+    EXPECT_FALSE(finite) << unit;
+  }
 }
 
 TEST(GptExecutor, EmptyContributionGivesZeros) {
   for (const bool tied : {false, true}) {
     const ModelSpec spec = small_spec(tied);
-    ModelRunner runner(spec, 2, DType::bf16, DType::bf16);
+    const DType dtype = tied ? DType::bf16 : DType::f16;
+    ModelRunner runner(spec, 2, dtype, dtype);
     set(runner, {}, 5);
     EXPECT_EQ(0, runner.train());
     for (std::size_t u = 0; u < runner.shape().units.size(); ++u) {
@@ -287,7 +386,8 @@ TEST(GptExecutor, RefusesBadInput) {
   EXPECT_THROW(executor.loss_sum(0), Error);
   EXPECT_THROW(executor.run({OpKind::forward, 0, 9, {}}), Error);
   EXPECT_THROW(executor.run({OpKind::forward, 0, 4, {}}), Error) << "no operands";
-  EXPECT_THROW(GptExecutor(spec, 2, DType::f16, DType::bf16), Error);
+  for (const double bad : {0.0, -1.0, HUGE_VAL, std::nan("")})
+    EXPECT_THROW(executor.set_loss_scale(bad), Error);
   EXPECT_THROW(GptExecutor(spec, 0, DType::bf16, DType::bf16), Error);
 }
 

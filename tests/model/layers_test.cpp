@@ -2,6 +2,8 @@
 // rounded inputs. Distances are relative, over a whole tensor.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "src/model/attention.h"
 #include "src/model/block.h"
 #include "src/model/embedding_unit.h"
@@ -11,9 +13,14 @@
 namespace terrace::testing {
 namespace {
 
-// fp32: rounding of sums. bf16: a few roundings of intermediate values to 8 bits, 2^-9 each.
+// fp32: rounding of sums. bf16: a few roundings of intermediate values to 8 bits, 2^-9 each; fp16: to 11
+// bits, 2^-12 each, where values are not so small that they are subnormal.
+constexpr double tolerance_of(DType dtype) {
+  return by_dtype(dtype, 2e-5, 1.5e-2, 1.5e-3);
+}
 template <typename T>
-constexpr double kTolerance = sizeof(T) == 2 ? 1.5e-2 : 2e-5;
+constexpr double kTolerance = tolerance_of(dtype_of<T>());
+constexpr DType kGradTypes[] = {DType::f32, DType::bf16, DType::f16};
 
 ModelSpec make_spec(std::uint32_t width, std::uint32_t heads, std::uint32_t vocabulary,
                     std::uint32_t context) {
@@ -48,6 +55,7 @@ struct Gradients {
   ParameterGradient view() { return {bytes.data(), dtype}; }
   Doubles values() const {
     if (dtype == DType::f32) return widened(reinterpret_cast<const float*>(bytes.data()), bytes.size() / 4);
+    if (dtype == DType::f16) return widened(reinterpret_cast<const f16*>(bytes.data()), bytes.size() / 2);
     return widened(reinterpret_cast<const bf16*>(bytes.data()), bytes.size() / 2);
   }
   DType dtype;
@@ -56,7 +64,7 @@ struct Gradients {
 
 template <typename T>
 class Layers : public ::testing::Test {};
-using Types = ::testing::Types<float, bf16>;
+using Types = ::testing::Types<float, bf16, f16>;
 TYPED_TEST_SUITE(Layers, Types);
 
 template <typename T>
@@ -112,7 +120,7 @@ void check_block(const ModelSpec& spec, std::uint32_t samples, DType grad_dtype)
   const Doubles want_dx = block_backward(spec, params, x, dy, samples, want_grads);
   EXPECT_LT(error(widened(out), block(spec, params, x, samples)), kTolerance<T>);
   EXPECT_LT(error(widened(dx), want_dx), kTolerance<T>);
-  const double tolerance = grad_dtype == DType::bf16 ? kTolerance<bf16> : kTolerance<T>;
+  const double tolerance = std::max(kTolerance<T>, tolerance_of(grad_dtype));
   std::size_t at = 0;
   const Doubles got = grads.values();
   const auto units = unit_tensors(spec);
@@ -125,7 +133,7 @@ void check_block(const ModelSpec& spec, std::uint32_t samples, DType grad_dtype)
 }
 
 TYPED_TEST(Layers, Block) {
-  for (const DType grad : {DType::f32, DType::bf16}) {
+  for (const DType grad : kGradTypes) {
     check_block<TypeParam>(make_spec(24, 3, 10, 7), 2, grad);
     check_block<TypeParam>(make_spec(1, 1, 10, 1), 1, grad);
     check_block<TypeParam>(make_spec(70, 7, 10, 100), 3, grad);
@@ -160,8 +168,8 @@ void check_head(const ModelSpec& spec, std::uint32_t samples, DType grad_dtype) 
   auto work = poison(HeadWorkspace(s.sizes, true).bytes);
   const T* tied = spec.tied_head ? tied_in.data() : nullptr;
   const double loss =
-      head_backward(s.context, params_in.data(), tied, targets, divisor, x_in.data(), dx.data(), grads.view(),
-                    spec.tied_head ? shared.data() : nullptr, work.data());
+      head_backward(s.context, params_in.data(), tied, targets, 1 / divisor, x_in.data(), dx.data(),
+                    grads.view(), spec.tied_head ? shared.data() : nullptr, work.data());
   auto eval_work = poison(HeadWorkspace(s.sizes, false).bytes);
   EXPECT_EQ(loss, head_forward(s.context, params_in.data(), tied, targets, x_in.data(), eval_work.data()));
 
@@ -176,10 +184,10 @@ void check_head(const ModelSpec& spec, std::uint32_t samples, DType grad_dtype) 
   const Doubles dnormal =
       linear_backward(normal, weight, dlogits, rows, d, spec.vocabulary, dweight.data(), nullptr);
   const Doubles want_dx = layer_norm_backward(x, params.data(), dnormal, rows, d, dgain.data(), dbias.data());
-  EXPECT_NEAR(loss, want_loss, (sizeof(T) == 2 ? 2e-3 : 1e-6) * std::abs(want_loss));
+  EXPECT_NEAR(loss, want_loss, by_dtype(dtype_of<T>(), 1e-6, 2e-3, 1e-4) * std::abs(want_loss));
   EXPECT_LT(error(widened(dx), want_dx), kTolerance<T>);
   const Doubles got = grads.values();
-  const double tolerance = grad_dtype == DType::bf16 ? kTolerance<bf16> : kTolerance<T>;
+  const double tolerance = std::max(kTolerance<T>, tolerance_of(grad_dtype));
   EXPECT_LT(error(Doubles(&got[0], &got[0] + d), dgain), tolerance);
   EXPECT_LT(error(Doubles(&got[d], &got[d] + d), dbias), tolerance);
   const Doubles got_weight = spec.tied_head ? widened(shared) : Doubles(&got[2 * d], &got[2 * d] + table);
@@ -187,7 +195,7 @@ void check_head(const ModelSpec& spec, std::uint32_t samples, DType grad_dtype) 
 }
 
 TYPED_TEST(Layers, Head) {
-  for (const DType grad : {DType::f32, DType::bf16}) {
+  for (const DType grad : kGradTypes) {
     for (const bool tied : {false, true}) {
       ModelSpec spec = make_spec(24, 3, 39, 7);
       spec.tied_head = tied;
@@ -213,7 +221,7 @@ TEST(Head, NoTargetsGiveZeros) {
   Gradients grads(params.size(), DType::f32);
   auto work = poison(HeadWorkspace(s.sizes, true).bytes);
   const std::vector<std::int32_t> targets(3, kIgnoreTarget);
-  EXPECT_EQ(0, head_backward<bf16>(s.context, params_in.data(), nullptr, targets, 5, x_in.data(), dx.data(),
+  EXPECT_EQ(0, head_backward<bf16>(s.context, params_in.data(), nullptr, targets, 0.2, x_in.data(), dx.data(),
                                    grads.view(), nullptr, work.data()));
   EXPECT_EQ(0, error(grads.values(), Doubles(params.size())));
   EXPECT_EQ(0, error(widened(dx), Doubles(x.size())));
@@ -249,14 +257,13 @@ void check_embedding(bool tied, DType grad_dtype) {
       want_grads[position] += dout[r * d + i];
     }
   }
-  EXPECT_LT(error(widened(out), want), sizeof(T) == 2 ? 0x1p-8 : 0x1p-23);
-  EXPECT_LT(error(grads.values(), want_grads), grad_dtype == DType::bf16 ? 0x1p-8 : 0x1p-22);
+  EXPECT_LT(error(widened(out), want), by_dtype(dtype_of<T>(), 0x1p-23, 0x1p-8, 0x1p-11));
+  EXPECT_LT(error(grads.values(), want_grads), by_dtype(grad_dtype, 0x1p-22, 0x1p-8, 0x1p-11));
 }
 
 TYPED_TEST(Layers, Embedding) {
   for (const bool tied : {false, true}) {
-    check_embedding<TypeParam>(tied, DType::f32);
-    check_embedding<TypeParam>(tied, DType::bf16);
+    for (const DType grad : kGradTypes) check_embedding<TypeParam>(tied, grad);
   }
 }
 

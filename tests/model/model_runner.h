@@ -51,11 +51,7 @@ class ModelRunner {
   // Rounded to the compute dtype; `flat` is a unit's flat parameter without or with its padding.
   void set_params(std::size_t unit, std::vector<float> flat) {
     flat.resize(shape_.units[unit].padded_numel(), 0.0f);
-    if (shape_.param_dtype == DType::bf16) {
-      cast(flat.data(), reinterpret_cast<bf16*>(params_[unit].data()), flat.size());
-    } else {
-      std::memcpy(params_[unit].data(), flat.data(), flat.size() * sizeof(float));
-    }
+    cast_to(shape_.param_dtype, flat.data(), params_[unit].data(), flat.size());
   }
   std::vector<float> params(std::size_t unit) const { return widen(params_[unit], shape_.param_dtype); }
   std::vector<float> grads(std::size_t unit) const { return widen(grads_[unit], shape_.grad_dtype); }
@@ -114,6 +110,8 @@ class ModelRunner {
     std::vector<float> out(bytes.size() / dtype_bytes(dtype));
     if (dtype == DType::bf16) {
       cast(reinterpret_cast<const bf16*>(bytes.data()), out.data(), out.size());
+    } else if (dtype == DType::f16) {
+      cast(reinterpret_cast<const f16*>(bytes.data()), out.data(), out.size());
     } else {
       std::memcpy(out.data(), bytes.data(), bytes.size());
     }

@@ -36,10 +36,10 @@ template <typename T>
 Doubles widened(const T* values, std::size_t numel) {
   Doubles out(numel);
   for (std::size_t i = 0; i < numel; ++i) {
-    if constexpr (std::is_same_v<T, bf16>) {
-      out[i] = to_float(values[i]);
-    } else {
+    if constexpr (std::is_same_v<T, double>) {
       out[i] = values[i];
+    } else {
+      out[i] = to_float(values[i]);
     }
   }
   return out;
@@ -47,6 +47,11 @@ Doubles widened(const T* values, std::size_t numel) {
 template <typename T>
 Doubles widened(const std::vector<T>& values) {
   return widened(values.data(), values.size());
+}
+
+// What a tolerance is in each type.
+constexpr double by_dtype(DType dtype, double f32, double bf16, double f16) {
+  return dtype == DType::f32 ? f32 : dtype == DType::bf16 ? bf16 : f16;
 }
 
 // Euclidean distance over the wanted values' length; NaN when a value is NaN, so that a test with < fails.
