@@ -75,8 +75,13 @@ struct Config {
     double min_lr_ratio = 0.1;  // of lr, at the last step of linear and cosine
   } optimizer;
   struct Precision {
-    std::string compute = "bf16";  // bf16, fp32
-    std::string grad = "auto";     // auto (= compute), bf16, fp32
+    std::string compute = "bf16";             // bf16, fp16, fp32
+    std::string grad = "auto";                // auto (= compute), bf16, fp16, fp32
+    double loss_scale = -1;                   // -1 = auto, -2 = dynamic, else the scale
+    double loss_scale_initial = 65536;        // of a dynamic scale; a power of two
+    std::uint64_t loss_scale_window = 1000;   // finite steps in a row that double it
+    std::uint64_t loss_scale_hysteresis = 2;  // overflows until it is halved
+    double loss_scale_minimum = 1;            // a power of two
   } precision;
   struct Tiers {
     std::uint64_t device_bytes = std::uint64_t{4} << 30;

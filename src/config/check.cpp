@@ -1,4 +1,6 @@
+#include <cmath>
 #include <set>
+#include <utility>
 
 #include "src/base/fail.h"
 #include "src/base/units.h"
@@ -44,10 +46,37 @@ void check_placement(const Config& config, std::string_view name, const Placemen
   }
 }
 
+constexpr double kLargestLossScale = 0x1p64;  // as src/optimizer/loss_scale.h has it
+
+void check_precision(const Config::Precision& precision, const std::string& source) {
+  const auto power_of_two = [&](const char* name, double value) {
+    int exponent = 0;
+    if (std::frexp(value, &exponent) != 0.5) {
+      fail(ErrorCode::invalid_argument,
+           "{}: precision.{} = {} is not a power of two; the nearest below is {}", source, name, value,
+           std::ldexp(0.5, exponent));
+    }
+  };
+  for (const auto& [name, value] : {std::pair{"loss_scale", precision.loss_scale},
+                                    {"loss_scale_initial", precision.loss_scale_initial}}) {
+    if (value > kLargestLossScale) {
+      fail(ErrorCode::invalid_argument, "{}: precision.{} = {}; the largest is 2^64", source, name, value);
+    }
+  }
+  power_of_two("loss_scale_initial", precision.loss_scale_initial);
+  power_of_two("loss_scale_minimum", precision.loss_scale_minimum);
+  if (precision.loss_scale_minimum > precision.loss_scale_initial) {
+    fail(ErrorCode::invalid_argument,
+         "{}: precision.loss_scale_minimum = {} is above precision.loss_scale_initial = {}", source,
+         precision.loss_scale_minimum, precision.loss_scale_initial);
+  }
+}
+
 }  // namespace
 
 void check_config(const Config& config, const std::string& source) {
   check_model(config.model, source);
+  check_precision(config.precision, source);
   check_data(config, source);
   const std::pair<const char*, std::uint64_t> kWholeBlocks[] = {
       {"placement.chunk_numel", config.placement.chunk_numel}, {"io.piece_bytes", config.io.piece_bytes}};

@@ -116,10 +116,35 @@ const std::vector<ConfigKey>& keys() {
               "Steps in which the learning rate rises linearly to `optimizer.lr`."),
       number("optimizer.min_lr_ratio", F(optimizer.min_lr_ratio), {0, 1},
              "Learning rate at the last step of `linear` and `cosine`, as a share of `optimizer.lr`."),
-      choice("precision.compute", F(precision.compute), {"bf16", "fp32"},
-             "Parameters and activations as compute sees them. Masters and moments are fp32 always."),
-      choice("precision.grad", F(precision.grad), {"auto", "bf16", "fp32"},
+      choice(
+          "precision.compute", F(precision.compute), {"bf16", "fp16", "fp32"},
+          "Parameters and activations as compute sees them. Masters and moments are fp32 always. Where the "
+          "processor does not multiply a 16-bit type, it is stored as such and multiplied in fp32; the log "
+          "says "
+          "so."),
+      choice("precision.grad", F(precision.grad), {"auto", "bf16", "fp16", "fp32"},
              "What a contribution and the summed gradient are rounded to. `auto` = `precision.compute`."),
+      {"precision.loss_scale",
+       KeyForm::number_or_word,
+       "",
+       {0, kNoLimit, true, false},
+       {"auto", "dynamic"},
+       F(precision.loss_scale),
+       "What the loss is multiplied by before backward, and the gradient divided by after: small gradients "
+       "would "
+       "vanish in fp16. `auto` = `dynamic` where `precision.compute` or `precision.grad` is fp16, else 1. A "
+       "step "
+       "whose gradient is not finite is dropped."},
+      number("precision.loss_scale_initial", F(precision.loss_scale_initial), {0, kNoLimit, true, false},
+             "Where a dynamic loss scale starts; a power of two."),
+      integer("precision.loss_scale_window", F(precision.loss_scale_window), "steps", {1, kNoLimit},
+              "Steps in a row with a finite gradient after which a dynamic loss scale is doubled."),
+      integer("precision.loss_scale_hysteresis", F(precision.loss_scale_hysteresis), "steps", {1, kNoLimit},
+              "Steps whose gradient is not finite until a dynamic loss scale is halved: the first "
+              "`loss_scale_hysteresis - 1` since it was last doubled are only dropped."),
+      number("precision.loss_scale_minimum", F(precision.loss_scale_minimum), {0, kNoLimit, true, false},
+             "Lowest dynamic loss scale; a power of two. A gradient that is not finite even there ends the "
+             "run."),
       size("tiers.device", F(tiers.device_bytes), {0, kNoLimit}, "Budget of the device tier; hard."),
       size("tiers.host", F(tiers.host_bytes), {0, kNoLimit}, "Budget of the host tier; hard."),
       other(KeyForm::nvme_paths, "tiers.nvme", F(tiers.nvme),
@@ -200,6 +225,13 @@ bool in_range(const KeyRange& range, double value) {
          (range.max_open ? value < range.max : value <= range.max);
 }
 
+std::string_view word_of(const ConfigKey& key, double value) {
+  for (std::size_t i = 0; i < key.choices.size(); ++i) {
+    if (value == -1.0 - static_cast<double>(i)) return key.choices[i];
+  }
+  return {};
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -240,6 +272,11 @@ std::string describe_wanted(const ConfigKey& key) {
       return "a size such as \"512MiB\", or a number of bytes";
     case KeyForm::number:
       return range("a number");
+    case KeyForm::number_or_word: {
+      std::string text;
+      for (const std::string_view word : key.choices) text += fmt::format("\"{}\" or ", word);
+      return text + range("a number");
+    }
     case KeyForm::flag:
       return "true or false";
     case KeyForm::text:

@@ -19,6 +19,7 @@ enum class KeyForm {
   integer_or_auto,  // 5, or "auto" (stored as -1)
   size,             // "512MiB", or a number of bytes
   number,           // 0.1
+  number_or_word,   // 0.1, or one of `choices` (the i-th is stored as -1 - i; the range holds no negative)
   flag,             // true
   text,             // "a string"
   choice,           // one of `choices`
@@ -39,9 +40,9 @@ struct KeyRange {
 struct ConfigKey {
   std::string_view name;  // "train.steps": table, dot, key
   KeyForm form = KeyForm::text;
-  std::string_view unit;  // for people; empty = none
-  KeyRange range;         // integer, integer_or_auto, size, number
-  std::vector<std::string_view> choices;
+  std::string_view unit;                  // for people; empty = none
+  KeyRange range;                         // integer, integer_or_auto, size, number, number_or_word
+  std::vector<std::string_view> choices;  // choice, number_or_word
   ConfigField (*field)(Config&) = nullptr;
   std::string_view doc;
 
@@ -57,6 +58,9 @@ std::string_view table_doc(std::string_view table);
 // "an integer, at least 1", "a size such as \"512MiB\"": what a message or the documentation says is wanted.
 std::string describe_wanted(const ConfigKey& key);
 bool in_range(const KeyRange& range, double value);
+
+// The word that a number_or_word key holds as `value`; empty where that is a number.
+std::string_view word_of(const ConfigKey& key, double value);
 
 // Edits (insert, delete, replace, swap of neighbours) between two words: the restricted Damerau-Levenshtein
 // distance.

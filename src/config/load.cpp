@@ -161,6 +161,14 @@ void assign(const Source& source, const ConfigKey& key, const toml::node& node, 
     case KeyForm::integer_or_auto:
     case KeyForm::size:
       return assign_integer(source, key, node, field);
+    case KeyForm::number_or_word:
+      if (const auto* word = node.as_string()) {
+        const auto found = std::ranges::find(key.choices, word->get());
+        if (found == key.choices.end()) refuse(source, key, node);
+        *std::get<double*>(field) = -1.0 - static_cast<double>(found - key.choices.begin());
+        return;
+      }
+      [[fallthrough]];
     case KeyForm::number: {
       const auto number = node.value<double>();
       if (!node.is_number() || !number || !std::isfinite(*number) || !in_range(key.range, *number)) {

@@ -73,7 +73,8 @@ std::string value_as_toml(const ConfigKey& key, const Config& config) {
         if constexpr (std::is_same_v<T, bool>) {
           return *field ? "true" : "false";
         } else if constexpr (std::is_same_v<T, double>) {
-          return float_text(*field);
+          const std::string_view word = word_of(key, *field);
+          return word.empty() ? float_text(*field) : quoted(word);
         } else if constexpr (std::is_same_v<T, std::string>) {
           return quoted(*field);
         } else if constexpr (std::is_same_v<T, PlacementShares>) {

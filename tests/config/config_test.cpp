@@ -7,8 +7,10 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <tuple>
 
 #include "src/config/keys.h"
+#include "src/config/loss_scale_setting.h"
 #include "terrace/error.h"
 #include "tests/support/temp_dir.h"
 
@@ -233,6 +235,51 @@ TEST_F(ConfigTest, OverridesTakeTheSamePath) {
               HasSubstr("run.toml with --set: placement.chunk_numel"));
 }
 
+TEST_F(ConfigTest, TheLossScaleIsAWordOrANumber) {
+  const auto setting = [&](const std::string& compute, const std::string& grad, const std::string& scale) {
+    const Config config =
+        load("", {"precision.compute=" + compute, "precision.grad=" + grad, "precision.loss_scale=" + scale});
+    EXPECT_EQ(to_toml(load(to_toml(config))), to_toml(config));
+    return loss_scale_setting(config);
+  };
+  for (const auto& [compute, grad, dynamic] : {std::tuple{"bf16", "auto", false},
+                                               {"bf16", "fp32", false},
+                                               {"fp32", "bf16", false},
+                                               {"fp16", "auto", true},
+                                               {"fp16", "fp32", true},
+                                               {"fp32", "fp16", true},
+                                               {"bf16", "fp16", true}}) {
+    const LossScaleSetting automatic = setting(compute, grad, "auto");
+    EXPECT_EQ(automatic.dynamic, dynamic) << compute << " " << grad;
+    EXPECT_EQ(automatic.wants_verdict, dynamic);
+    EXPECT_EQ(automatic.fixed, 1);
+    EXPECT_TRUE(setting(compute, grad, "dynamic").dynamic);
+    EXPECT_TRUE(setting(compute, grad, "dynamic").wants_verdict);
+    const LossScaleSetting fixed = setting(compute, grad, "300.5");
+    EXPECT_FALSE(fixed.dynamic);
+    EXPECT_EQ(fixed.fixed, 300.5);
+    EXPECT_TRUE(fixed.wants_verdict);
+    EXPECT_EQ(setting(compute, grad, "1").wants_verdict, dynamic) << "fp16 overflows with a scale of 1 too";
+  }
+  EXPECT_THAT(to_toml(Config{}), HasSubstr("loss_scale = \"auto\""));
+  EXPECT_THAT(to_toml(load("[precision]\nloss_scale = 128\n")), HasSubstr("loss_scale = 128.0"));
+  EXPECT_THAT(error_of("[precision]\nloss_scale = \"static\"\n"),
+              HasSubstr("wanted \"auto\" or \"dynamic\" or a number, above 0; got \"static\""));
+  for (const char* bad : {"0", "-1", "-2", "inf", "true"}) {
+    EXPECT_THAT(error_of("", {std::string("precision.loss_scale=") + bad}),
+                HasSubstr("precision.loss_scale: "));
+  }
+  EXPECT_THAT(error_of("", {"precision.loss_scale=1e20"}), HasSubstr("the largest is 2^64"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_initial=1e20"}), HasSubstr("the largest is 2^64"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_initial=1000"}),
+              HasSubstr("loss_scale_initial = 1000 is not a power of two; the nearest below is 512"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_minimum=0.3"}), HasSubstr("the nearest below is 0.25"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_minimum=4", "precision.loss_scale_initial=2"}),
+              HasSubstr("loss_scale_minimum = 4 is above precision.loss_scale_initial = 2"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_window=0"}), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of("", {"precision.loss_scale_hysteresis=0"}), HasSubstr("at least 1"));
+}
+
 TEST_F(ConfigTest, RoundTripsThroughToml) {
   Config config;
   config.model.init_std = 0.1 + 0.2;
@@ -266,7 +313,8 @@ TEST(ConfigKeys, AreUniqueDocumentedAndBoundToDistinctFields) {
   for (const auto& key : config_keys()) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
     EXPECT_FALSE(key.doc.empty()) << key.name;
-    EXPECT_EQ(key.form == KeyForm::choice, !key.choices.empty()) << key.name;
+    const bool words = key.form == KeyForm::choice || key.form == KeyForm::number_or_word;
+    EXPECT_EQ(words, !key.choices.empty()) << key.name;
     const void* field =
         std::visit([](auto* target) { return static_cast<const void*>(target); }, key.field(config));
     EXPECT_TRUE(fields.insert(field).second) << key.name;
