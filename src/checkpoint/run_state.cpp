@@ -7,7 +7,10 @@
 namespace terrace {
 
 std::string to_json(const RunState& state) {
-  return nlohmann::json{{"step", state.step}, {"step_line", state.step_line}, {"sampler", state.sampler}}
+  return nlohmann::json{{"step", state.step},
+                        {"step_line", state.step_line},
+                        {"sampler", state.sampler},
+                        {"loss_scale", state.loss_scale}}
       .dump();
 }
 
@@ -15,7 +18,7 @@ RunState run_state_from_json(const std::string& json) {
   try {
     const auto parsed = nlohmann::json::parse(json);
     return {parsed.at("step").get<std::uint64_t>(), parsed.at("step_line").get<std::string>(),
-            parsed.at("sampler").get<std::string>()};
+            parsed.at("sampler").get<std::string>(), parsed.value("loss_scale", "")};
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::corrupt, "the store's run state cannot be read: {}", error.what());
   }

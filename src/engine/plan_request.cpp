@@ -9,6 +9,7 @@
 #include "io/extent_store.h"
 #include "src/base/fail.h"
 #include "src/base/units.h"
+#include "src/config/loss_scale_setting.h"
 
 namespace terrace {
 namespace {
@@ -48,7 +49,9 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   request.model = model;
   request.contributions = config.train.micro_batches;
   // Clipping wants the norm of the whole gradient first.
-  request.updates = config.optimizer.clip_norm > 0 ? UpdateTime::next_forward : UpdateTime::backward;
+  request.updates = config.optimizer.clip_norm > 0 || loss_scale_setting(config).wants_verdict
+                        ? UpdateTime::next_forward
+                        : UpdateTime::backward;
   request.chunk_numel = chunk_numel;
   request.ranks = rank_shape(config);
   request.parameters = shares_of(config.placement.parameters);

@@ -18,11 +18,7 @@ void cast_values(const float* values, std::byte* out, DType dtype, std::uint64_t
   parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
     const std::uint64_t begin = piece * kPiece;
     const std::uint64_t count = std::min(kPiece, numel - begin);
-    if (dtype == DType::bf16) {
-      cast(values + begin, reinterpret_cast<bf16*>(out) + begin, count);
-    } else {
-      std::memcpy(out + begin * sizeof(float), values + begin, count * sizeof(float));
-    }
+    cast_to(dtype, values + begin, out + begin * dtype_bytes(dtype), count);
   });
 }
 

@@ -114,6 +114,10 @@ std::uint64_t Session::load_step(const DistributedSampler& sampler) {
   return targets;
 }
 
+void Session::set_loss_scale(double scale) {
+  for (const auto& executor : executors_) executor->set_loss_scale(scale);
+}
+
 std::vector<double> Session::loss_sums() const {
   std::vector<double> sums;
   for (std::uint32_t k = 0; k < contributions_; ++k)

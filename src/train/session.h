@@ -33,6 +33,8 @@ class Session {
   // the mean. Returns that: the real targets of the whole step; 0: there is nothing to train on, and no
   // divisor.
   std::uint64_t load_step(const DistributedSampler& sampler);
+  // On every rank: what gradients are larger by.
+  void set_loss_scale(double scale);
   // Sums of the losses of the step just run, by contribution.
   std::vector<double> loss_sums() const;
   // Mean loss of the next `batches` contributions of `sampler`, each rank one at a time, folded in their

@@ -1,14 +1,16 @@
 #include "src/train/setup.h"
 
 #include "src/base/fail.h"
+#include "src/config/loss_scale_setting.h"
 
 namespace terrace {
 namespace {
 
 DType dtype_of(const std::string& name) {
   if (name == "bf16") return DType::bf16;
+  if (name == "fp16") return DType::f16;
   if (name == "fp32") return DType::f32;
-  fail(ErrorCode::unsupported, "precision '{}' is not supported; wanted bf16 or fp32", name);
+  fail(ErrorCode::unsupported, "precision '{}' is not supported; wanted bf16, fp16 or fp32", name);
 }
 
 }  // namespace
@@ -42,6 +44,18 @@ DType grad_dtype(const Config& config) {
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes) {
   return plan_request(config, model, chunk_numel, free_nvme_bytes, host_overhead(config, model, chunk_numel));
+}
+
+LossScale loss_scale_of(const Config& config) {
+  const LossScaleSetting setting = loss_scale_setting(config);
+  LossScaleOptions options;
+  options.dynamic = setting.dynamic;
+  options.fixed = setting.fixed;
+  options.initial = config.precision.loss_scale_initial;
+  options.window = config.precision.loss_scale_window;
+  options.hysteresis = config.precision.loss_scale_hysteresis;
+  options.minimum = config.precision.loss_scale_minimum;
+  return LossScale(options);
 }
 
 std::uint64_t effective_batch(const Config& config) {

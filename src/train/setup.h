@@ -8,6 +8,7 @@
 #include "kernels/cpu/adamw.h"
 #include "src/engine/plan_request.h"
 #include "src/model/model_spec.h"
+#include "src/optimizer/loss_scale.h"
 #include "src/optimizer/schedule.h"
 #include "src/train/host_overhead.h"
 #include "terrace/config.h"
@@ -21,6 +22,9 @@ DType grad_dtype(const Config& config);
 // As the engine asks it, with host_overhead(config, model, chunk_numel).
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes);
+
+// precision.loss_scale and its options; the state is that of a new run.
+LossScale loss_scale_of(const Config& config);
 
 // Samples of a full step, over all ranks: micro_batch * micro_batches.
 std::uint64_t effective_batch(const Config& config);

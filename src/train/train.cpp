@@ -39,11 +39,13 @@ class Training {
         session_(config, session),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
+        loss_scale_(loss_scale_of(config)),
         totals_(session_.model(), session_.plan(), session_.engine().memory()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
       last_line_ = session_.resumed()->step_line;
+      if (!session_.resumed()->loss_scale.empty()) loss_scale_.restore(session_.resumed()->loss_scale);
     }
     save_run_state();
     if (!options.trace_path.empty()) {
@@ -136,7 +138,9 @@ class Training {
   }
 
   // What a commit of the last step would keep: sampler and metrics as they are now.
-  void save_run_state() { saved_ = {step_, to_json({step_, last_line_, sampler_.save_state()})}; }
+  void save_run_state() {
+    saved_ = {step_, to_json({step_, last_line_, sampler_.save_state(), loss_scale_.save()})};
+  }
 
   // One step. Its updates, or their writes, are left pending and run inside the next; so does its commit.
   StepReport train_step() {
@@ -149,12 +153,19 @@ class Training {
     inputs.step = step_ + 1;
     inputs.groups = groups_at(config_, lr);
     inputs.clip_norm = config_.optimizer.clip_norm;
+    inputs.loss_scale = loss_scale_.scale();
+    session_.set_loss_scale(inputs.loss_scale);
     if (commit) inputs.commit = saved_;
     const StepOutcome outcome =
         session_.engine().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
     if (commit) committed_ = step_;
     sampler_.advance();
     ++step_;
+    const LossScaleChange change = loss_scale_.update(outcome.verdict.finite);
+    if (change != LossScaleChange::none) {
+      logger()->info("step {}: loss scale {} to {}", step_,
+                     change == LossScaleChange::raised ? "raised" : "lowered", loss_scale_.scale());
+    }
     commits_.measure(outcome.wall_us);
     totals_.add(outcome);
     if (trace_) trace_->add(step_, outcome);
@@ -230,6 +241,7 @@ class Training {
   Session session_;
   CommitPolicy commits_;
   LearningRateSchedule schedule_;
+  LossScale loss_scale_;
   std::unique_ptr<MetricsWriter> metrics_;
   RunTotals totals_;
   std::unique_ptr<TraceWriter> trace_;

@@ -190,8 +190,9 @@ TEST_P(MemoryOfPlacements, StaysWithinTheLedger) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MemoryOfPlacements,
-                         testing::Values(Shape{"bf16", 1, 1u << 20}, Shape{"bf16", 4, 16384},
-                                         Shape{"fp32", 1, 16384}, Shape{"fp32", 4, 1u << 20}),
+                         testing::Values(Shape{"fp16", 1, 1u << 20}, Shape{"bf16", 1, 1u << 20},
+                                         Shape{"bf16", 4, 16384}, Shape{"fp32", 1, 16384},
+                                         Shape{"fp32", 4, 1u << 20}),
                          [](const auto& shape) {
                            return std::string(shape.param.compute) + "x" +
                                   std::to_string(shape.param.micro_batches) + "chunks" +

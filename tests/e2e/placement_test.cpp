@@ -183,7 +183,8 @@ TEST_P(PlacementTest, ResumeGoesOnToTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Cuts, PlacementTest,
                          testing::Values(Cut{6, 1, "bf16"}, Cut{2, 3, "bf16"}, Cut{3, 2, "fp32"},
-                                         Cut{2, 3, "bf16", 0}, Cut{6, 1, "fp32", 0}),
+                                         Cut{2, 3, "bf16", 0}, Cut{6, 1, "fp32", 0}, Cut{6, 1, "fp16"},
+                                         Cut{2, 3, "fp16"}, Cut{2, 3, "fp16", 0}),
                          [](const auto& cut) {
                            return std::to_string(cut.param.micro_batch) + "x" +
                                   std::to_string(cut.param.micro_batches) + cut.param.compute +

@@ -151,7 +151,9 @@ TEST(WarmUp, PreparesEveryProductOfTheModel) {
       {200, 2, 500, true, DType::f32, DType::f32},     // a last tile of queries that is not whole
       {128, 9, 300, false, DType::bf16, DType::bf16},  // more rows than the head takes at once
       {128, 9, 300, false, DType::bf16, DType::f32},
-      {64, 3, 700, false, DType::f32, DType::bf16}};
+      {64, 3, 700, false, DType::f32, DType::bf16},
+      {200, 2, 500, true, DType::f16, DType::f16},
+      {128, 9, 300, false, DType::f16, DType::f32}};
   for (const Model& model : models) {
     SCOPED_TRACE(&model - models);
     ModelSpec spec;
