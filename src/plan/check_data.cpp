@@ -22,6 +22,8 @@ std::string describe(const Value& value) {
       return fmt::format("contribution {} of unit {}", value.tag, value.id);
     case ValueKind::sum:
       return fmt::format("the sum of chunk {} over {} contributions", value.id, value.tag);
+    case ValueKind::rounded_sum:
+      return fmt::format("the rounded sums of unit {} over {} contributions", value.id, value.tag);
     case ValueKind::pending_sum:
       return fmt::format("the sum of chunk {} of the step before", value.id);
     case ValueKind::activation:
@@ -49,14 +51,12 @@ bool moves_item(OpKind kind, Item item) {
       return item == Item::param_chunk;
     case OpKind::read_gradient:
     case OpKind::write_gradient:
-    case OpKind::reduce_scatter:
-      return item == Item::contribution || item == Item::grad_chunk || item == Item::grad_sum;
+      return item == Item::contribution || item == Item::grad_chunk || item == Item::grad_sum ||
+             item == Item::accumulator;
     case OpKind::read_activation:
     case OpKind::write_activation:
       return item == Item::activation || item == Item::activation_grad || item == Item::saved ||
              item == Item::shared_grad;
-    case OpKind::all_gather:
-      return item == Item::param_chunk || item == Item::piece;
     default:
       return item != Item::workspace;
   }
@@ -67,6 +67,7 @@ bool moves_item(OpKind kind, Item item) {
 DataFlow::DataFlow(const StepProgram& program, const CheckInput& input, Pending pending, Findings& findings)
     : program_(program),
       input_(input),
+      view_(program, input),
       pending_(pending == Pending::something),
       step_(updates_forward(program) && pending_ ? kUpdated : kBefore),
       newest_(updates_backward(program) && trains(program) ? kUpdated : step_),
@@ -85,8 +86,7 @@ DataFlow::DataFlow(const StepProgram& program, const CheckInput& input, Pending 
     if (!unit.shared_units.empty() && unit.shared_grad_bytes > 0) ++uses_[unit.shared_units[0]];
   }
   for (SlotId id = 0; id < program.slots.size(); ++id) {
-    const Slot& slot = program.slots[id];
-    if (slot.resident || slot.carry == Carry::in) held_[id].assign(0, slot.bytes, initial(slot));
+    if (program.slots[id].resident || program.slots[id].carry == Carry::in) begin(id);
   }
 }
 
@@ -97,6 +97,10 @@ void DataFlow::run() {
     op_ = id;
     if (is_transfer(op.kind)) {
       transfer(op);
+    } else if (op.kind == OpKind::all_gather) {
+      all_gather(op);
+    } else if (op.kind == OpKind::reduce_scatter) {
+      reduce_scatter(op);
     } else if (is_compute(op.kind)) {
       compute(op);
     } else if (op.kind == OpKind::fold) {
@@ -190,6 +194,12 @@ void DataFlow::transfer(const Op& op) {
   if (!has_form(op, {to_store ? AccessMode::update : AccessMode::read, AccessMode::write})) return;
   const Access& from = op.accesses[0];
   const Access& to = op.accesses[1];
+  if (view_.is_foreign_extent(to.slot)) {
+    return report(Rule::home, to.slot,
+                  fmt::format("{} writes {}, the store's extent of a chunk that rank {} owns",
+                              describe_op(program_, op_), describe_slot(program_, to.slot),
+                              input_.chunks[program_.slots[to.slot].chunk].owner));
+  }
   if (from.bytes != to.bytes || from.bytes == 0) {
     return report(
         Rule::operand, to.slot,
@@ -210,12 +220,14 @@ void DataFlow::transfer(const Op& op) {
 }
 
 // What brings updated data home is part of the pending update. Not so when a commit writes the states that
-// live elsewhere than on nvme: these are dirty from earlier steps too.
+// live elsewhere than on nvme: these are dirty from earlier steps too. Nor when parameters came from the rank
+// that updates them: they are gathered whether anything was pending or not.
 void DataFlow::check_predicate(const Op& op, const Access& to, const Content& content) {
   const Value& value = content.value;
   const bool versioned = value.kind == ValueKind::params || value.kind == ValueKind::state;
-  if (!updates_forward(program_) || op.predicated || !program_.slots[to.slot].resident || !versioned ||
-      value.tag != kUpdated) {
+  const Slot& home = program_.slots[to.slot];
+  if (home.item == Item::param_chunk && !view_.holds(home.chunk)) return;
+  if (!updates_forward(program_) || op.predicated || !home.resident || !versioned || value.tag != kUpdated) {
     return;
   }
   if (op.kind == OpKind::write_state && program_.kind == ProgramKind::train_commit &&

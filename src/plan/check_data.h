@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/plan/check_ranks.h"
 #include "src/plan/check_rules.h"
 #include "src/plan/range_map.h"
 
@@ -17,6 +18,7 @@ enum class ValueKind : std::uint8_t {
   state,
   contribution,
   sum,
+  rounded_sum,  // of a unit, in grad dtype, on its way between replicas and where it arrived
   pending_sum,  // the step before's, complete
   activation,
   activation_grad,
@@ -69,10 +71,19 @@ class DataFlow {
   void transfer(const Op& op);
   void check_predicate(const Op& op, const Access& to, const Content& content);
 
+  // check_collective.cpp
+  Value spread_sum(std::uint32_t unit) const;
+  void all_gather(const Op& op);
+  void reduce_scatter(const Op& op);
+
   // check_border.cpp
-  Content initial(const Slot& slot) const;
+  Content initial(SlotId slot) const;
+  void begin(SlotId slot);
+  std::uint32_t first_version(std::size_t chunk) const;
+  std::uint32_t last_version(std::size_t chunk) const;
   void commit();
-  void check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from, std::uint64_t bytes);
+  void check_home(Rule rule, SlotId slot, const Value& wanted, std::uint64_t from, std::uint64_t bytes,
+                  std::uint64_t offset = 0);
   void check_state(SlotId slot);
   void check_params(SlotId slot);
   void check_sum(SlotId slot);
@@ -86,8 +97,10 @@ class DataFlow {
   void compute(const Op& op);
   void backward(const Op& op, const UnitShape& unit);
   void tied_uses(const Op& op, const UnitShape& unit);
-  // Of an element of a sum: a single contribution is not widened.
-  std::uint64_t sum_bytes() const { return input_.contributions == 1 ? grad_bytes_ : sizeof(float); }
+  // Of an element of a sum that is added up: a single contribution is not widened.
+  std::uint64_t added_bytes() const { return input_.contributions == 1 ? grad_bytes_ : sizeof(float); }
+  // Of an element of a sum that the update reads: what comes from another replica is rounded.
+  std::uint64_t sum_bytes() const { return view_.rounds_sums() ? grad_bytes_ : added_bytes(); }
   // Does the slot hold this step's only contribution, which is its own sum?
   bool holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const;
   void fold(const Op& op);
@@ -97,6 +110,7 @@ class DataFlow {
 
   const StepProgram& program_;
   const CheckInput& input_;
+  const RankView view_;
   const bool pending_;
   const std::uint32_t step_;    // version that the step computes with and a commit stores
   const std::uint32_t newest_;  // version that homes hold at the end

@@ -15,7 +15,7 @@ constexpr bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t l
   return offset <= limit && bytes <= limit - offset;
 }
 
-bool lane_is_right(const StepProgram& program, const Op& op) {
+bool lane_is_right(const StepProgram& program, const CheckInput& input, const Op& op) {
   switch (op.kind) {
     case OpKind::read_state:
     case OpKind::write_state:
@@ -44,7 +44,8 @@ bool lane_is_right(const StepProgram& program, const Op& op) {
               std::all_of(op.accesses.begin(), op.accesses.end(), [&](const Access& access) {
                 return program.slots[access.slot].tier == Tier::device;
               }));
-    case OpKind::grad_stats:
+    case OpKind::grad_stats:  // joins the ranks' verdicts
+      return op.lane == (input.ranks.ranks > 1 ? Lane::collective : Lane::optimizer);
     case OpKind::update:
     case OpKind::cast_param:
     case OpKind::visit_state:
@@ -139,14 +140,28 @@ void check_slots(const StepProgram& program, const CheckInput& input, Findings& 
       findings.add(Rule::form, kNone, kNone, id,
                    fmt::format("{} names a unit or chunk that does not exist", describe_slot(program, id)));
     }
-    const bool of_chunk =
-        slot.item == Item::param_chunk || slot.item == Item::state_chunk || slot.item == Item::grad_sum;
+    const bool of_chunk = slot.item == Item::param_chunk || slot.item == Item::state_chunk ||
+                          slot.item == Item::grad_sum || slot.item == Item::accumulator;
     const bool of_unit = slot.item == Item::piece;
     if (slot.resident && ((of_chunk && slot.chunk == kNone) || (of_unit && slot.unit == kNone))) {
       findings.add(Rule::form, kNone, kNone, id,
                    fmt::format("{} is resident and does not say whose it is", describe_slot(program, id)));
     }
   }
+}
+
+// A collective is among several ranks, and those of its kind.
+void check_group(const StepProgram& program, const CheckInput& input, OpId id, Findings& findings) {
+  const Op& op = program.ops[id];
+  if (!is_collective(op.kind)) return;
+  const CheckRanks& ranks = input.ranks;
+  const bool gathers = op.kind == OpKind::all_gather;
+  const std::uint32_t size = op.group == RankGroup::world   ? (gathers ? 1 : ranks.ranks)
+                             : op.group == RankGroup::shard ? (gathers ? ranks.shards : 1)
+                                                            : (gathers ? ranks.replicas : 1);
+  if (size > 1) return;
+  findings.add(Rule::form, id, kNone, kNone,
+               fmt::format("{} is among a group that is none for its kind", describe_op(program, id)));
 }
 
 // Accesses of one operation must not touch a byte twice unless all of them read.
@@ -261,16 +276,19 @@ void check_form(const StepProgram& program, const CheckInput& input, Findings& f
     }
     if (!check_accesses(program, id, findings)) continue;
     check_alias(program, id, findings);
-    if (!lane_is_right(program, op)) {
+    if (!lane_is_right(program, input, op)) {
       findings.add(Rule::form, id, kNone, kNone,
                    fmt::format("{} is on a lane that does not run its kind", describe_op(program, id)));
     }
     const bool needs_chunk = op.kind == OpKind::read_state || op.kind == OpKind::write_state ||
                              op.kind == OpKind::fold || op.kind == OpKind::update ||
                              op.kind == OpKind::cast_param || op.kind == OpKind::visit_state;
-    const bool needs_contribution = is_compute(op.kind) || op.kind == OpKind::fold;
+    const bool needs_contribution =
+        is_compute(op.kind) || op.kind == OpKind::fold || op.kind == OpKind::reduce_scatter;
+    check_group(program, input, id, findings);
     const bool chunk_wrong = op.chunk == kNone ? needs_chunk : op.chunk >= input.chunks.size();
-    const bool unit_wrong = op.unit == kNone ? is_compute(op.kind) : op.unit >= input.model.units.size();
+    const bool unit_wrong = op.unit == kNone ? is_compute(op.kind) || is_collective(op.kind)
+                                             : op.unit >= input.model.units.size();
     const bool contribution_wrong =
         op.micro_batch == kNone ? needs_contribution : op.micro_batch >= program.contributions;
     if (chunk_wrong || unit_wrong || contribution_wrong) {

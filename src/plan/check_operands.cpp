@@ -120,19 +120,28 @@ void DataFlow::fold(const Op& op) {
   const std::uint32_t k = op.micro_batch;
   const bool in_place = op.accesses.size() == 1 && input_.contributions == 1;
   const AccessMode mode = k == 0 ? AccessMode::write : AccessMode::update;
-  if (in_place ? !has_form(op, {AccessMode::read}) : !has_form(op, {AccessMode::read, mode})) return;
+  const bool rounds = view_.rounds_sums() && k + 1 == input_.contributions;
+  if (in_place ? !has_form(op, {AccessMode::read})
+               : (rounds ? !has_form(op, {AccessMode::read, mode, AccessMode::write})
+                         : !has_form(op, {AccessMode::read, mode}))) {
+    return;
+  }
   need(op.accesses[0], "the contribution", {ValueKind::contribution, chunk.unit, k},
        chunk.first_numel * grad_bytes_, chunk.numel * grad_bytes_);
   if (in_place) return;  // a single contribution is its own sum
   const Access& sum = op.accesses[1];
-  if (program_.slots[sum.slot].item != Item::grad_sum) {
+  if (program_.slots[sum.slot].item != (view_.rounds_sums() ? Item::accumulator : Item::grad_sum)) {
     report(Rule::operand, sum.slot,
-           fmt::format("{} folds into {}, wanted a grad_sum", describe_op(program_, op_),
-                       describe_slot(program_, sum.slot)));
+           fmt::format("{} folds into {}, wanted {}", describe_op(program_, op_),
+                       describe_slot(program_, sum.slot),
+                       view_.rounds_sums() ? "an accumulator" : "a grad_sum"));
   }
-  const std::uint64_t bytes = chunk.numel * sum_bytes();
+  const std::uint64_t bytes = chunk.numel * added_bytes();
   if (k > 0) need(sum, "the sum so far", {ValueKind::sum, op.chunk, k}, 0, bytes);
   put(sum, "the sum", {ValueKind::sum, op.chunk, k + 1}, 0, bytes);
+  if (!rounds) return;
+  put(op.accesses[2], "the rounded sum", spread_sum(chunk.unit), chunk.first_numel * grad_bytes_,
+      chunk.numel * grad_bytes_);
 }
 
 bool DataFlow::holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const {
@@ -151,6 +160,8 @@ void DataFlow::update(const Op& op) {
   const std::uint64_t bytes = chunk.numel * sum_bytes();
   if (updates_forward(program_)) {
     need(sum, "the summed gradient", {ValueKind::pending_sum, op.chunk}, 0, bytes);
+  } else if (view_.is_replicated()) {
+    need(sum, "the summed gradient", spread_sum(chunk.unit), chunk.first_numel * grad_bytes_, bytes);
   } else if (sum.bytes < bytes || !holds_only_contribution(sum.slot, sum.offset_bytes, op.chunk)) {
     need(sum, "the summed gradient", {ValueKind::sum, op.chunk, input_.contributions}, 0, bytes);
   }

@@ -1,6 +1,9 @@
 #include "src/plan/check_plan.h"
 
+#include <algorithm>
+
 #include "src/base/fail.h"
+#include "src/plan/check_family.h"
 
 namespace terrace {
 
@@ -31,12 +34,14 @@ void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t cont
           violations.empty() ? "" : violations[0].text);
   }
   if (!plan.has(ProgramKind::train)) return;
-  // Without a verdict there may be nothing to drain; then nothing may be carried either.
+  // Without a verdict there may be nothing to drain; then nothing may be carried either. Parameters of other
+  // ranks, where all are kept, are always left to be gathered.
   StepProgram drain;
   drain.kind = ProgramKind::drain;
   if (plan.has(ProgramKind::drain)) drain = plan.program(ProgramKind::drain);
-  check(!drain.ops.empty() || plan.updates == UpdateTime::backward, "the plan has no {} program",
-        name_of(ProgramKind::drain));
+  const bool gathers = input.ranks.keeps_all_parameters && input.ranks.ranks > 1;
+  check(!drain.ops.empty() || (plan.updates == UpdateTime::backward && !gathers),
+        "the plan has no {} program", name_of(ProgramKind::drain));
   std::vector<const StepProgram*> followers{&plan.program(ProgramKind::train), &drain};
   if (plan.has(ProgramKind::train_commit)) followers.push_back(&plan.program(ProgramKind::train_commit));
   for (const StepProgram* first : followers) {
@@ -46,6 +51,31 @@ void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t cont
       check(violations.empty(), "the {} program cannot follow the {} program: {}", name_of(second->kind),
             name_of(first->kind), violations.empty() ? "" : violations[0].text);
     }
+  }
+}
+
+void require_legal(const ModelShape& model, const std::vector<Plan>& plans, std::uint32_t contributions) {
+  for (const Plan& plan : plans) {
+    check(plan.rank == static_cast<std::size_t>(&plan - plans.data()), "plans are not in the order of ranks");
+    require_legal(model, plan, contributions);
+  }
+  const CheckInput input = check_input(model, plans.at(0), contributions);
+  for (int kind = 0; kind < kProgramKinds; ++kind) {
+    std::vector<const StepProgram*> programs;
+    bool any = false;
+    for (const Plan& plan : plans) {
+      const bool has = plan.has(static_cast<ProgramKind>(kind));
+      programs.push_back(has ? &plan.program(static_cast<ProgramKind>(kind)) : nullptr);
+      any = any || has;
+    }
+    if (!any) continue;
+    StepProgram empty;
+    empty.kind = static_cast<ProgramKind>(kind);
+    std::replace(programs.begin(), programs.end(), static_cast<const StepProgram*>(nullptr),
+                 static_cast<const StepProgram*>(&empty));
+    const auto violations = check_family(programs, input.ranks);
+    check(violations.empty(), "the {} programs of the ranks do not meet: {}", name_of(empty.kind),
+          violations.empty() ? "" : violations[0].text);
   }
 }
 

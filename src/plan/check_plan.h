@@ -14,4 +14,7 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
 // which one may not follow the other.
 void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t contributions);
 
+// The same of every rank's plan, and that the programs of each kind meet (check_family.h). `plans` [rank].
+void require_legal(const ModelShape& model, const std::vector<Plan>& plans, std::uint32_t contributions);
+
 }  // namespace terrace

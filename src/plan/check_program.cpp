@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/plan/check_ranks.h"
 #include "src/plan/check_rules.h"
 #include "src/plan/happens_before.h"
 
@@ -16,6 +17,7 @@ using check_rules::Findings;
 std::vector<Violation> check_program(const StepProgram& program, const CheckInput& input) {
   Findings findings;
   check_rules::check_input(input, findings);
+  check_rules::check_mesh(input, findings);
   check_rules::check_form(program, input, findings);
   if (!findings.empty()) return findings.take();
 
@@ -144,6 +146,8 @@ std::string_view name_of(Rule rule) {
       return "predicate";
     case Rule::carried:
       return "carried";
+    case Rule::collective:
+      return "collective";
   }
   return "unknown rule";
 }

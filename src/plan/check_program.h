@@ -53,7 +53,8 @@ enum class Rule : std::uint8_t {
   home,       // at the end a home or a carried slot does not hold what the next program needs there
   commit,     // the cut is not whole, or an update does not wait for it
   predicate,  // predicated where it must not be, or the reverse
-  carried     // what a program carries out is not what its follower takes in
+  carried,    // what a program carries out is not what its follower takes in
+  collective  // ranks do not enter their collectives in one order, or with parts that fit together
 };
 
 // One broken rule, in words that name the operations, the slot and the bytes. Ids that do not apply are
@@ -84,8 +85,12 @@ inline constexpr std::size_t kMaxViolations = 100;
 //   is updated once, each parameter home written once, each state on nvme written once for each update;
 // - a commit finds the state of the step before of every chunk in the store, waits for every write of it, and
 //   no update that is not part of it runs before.
-// Wants slots to be the same in every program of a family: resident ones, and carried ones (check_carried).
-// Cost: O(n log n) in operations, accesses and slots: about 2 us an operation.
+// Of several ranks: that the rank computes its own contributions alone, folds all contributions of the chunks
+// it owns, updates the chunks it holds, writes to the store what it owns and to its copies what it only
+// holds; that what it sends is what the others take it for (its range, in the version of the step; its
+// rounded sums), and that it takes for others' what their programs of the same kind send. That these meet is
+// check_family's. Wants slots to be the same in every program of a rank: resident ones, and carried ones
+// (check_carried). Cost: O(n log n) in operations, accesses and slots: about 2 us an operation.
 std::vector<Violation> check_program(const StepProgram& program, const CheckInput& input);
 
 // May `after` follow `before`? What one carries out is what the other takes in: the same chunks at the same

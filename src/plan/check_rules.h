@@ -75,7 +75,11 @@ inline std::vector<SlotId> carried_slots(const StepProgram& program, Carry carry
 
 // An operation that moves data from one tier (or slot) to another and changes none.
 constexpr bool is_transfer(OpKind kind) {
-  return kind <= OpKind::reduce_scatter;
+  return kind < OpKind::all_gather;
+}
+// An operation that all ranks of a group enter together.
+constexpr bool is_collective(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
 }
 constexpr bool is_compute(OpKind kind) {
   return kind == OpKind::forward || kind == OpKind::backward || kind == OpKind::recompute;

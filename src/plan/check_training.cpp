@@ -1,7 +1,7 @@
 // How often, and in which order, each operation stands in the list.
 #include <spdlog/fmt/fmt.h>
 
-#include "src/plan/check_rules.h"
+#include "src/plan/check_ranks.h"
 
 namespace terrace::check_rules {
 namespace {
@@ -27,11 +27,11 @@ class Counts {
         input_(input),
         order_(order),
         findings_(findings),
+        view_(program, input),
         units_(static_cast<std::uint32_t>(input.model.units.size())),
         chunks_(static_cast<std::uint32_t>(input.chunks.size())),
         carried_in_(carried_slots(program, Carry::in, input.chunks.size())),
         carried_out_(carried_slots(program, Carry::out, input.chunks.size())),
-        contributions_(program.kind == ProgramKind::eval ? 1 : input.contributions),
         forward_(units_, input.contributions),
         backward_(units_, input.contributions),
         recompute_(units_, input.contributions),
@@ -39,7 +39,8 @@ class Counts {
         update_(chunks_, 1),
         cast_(chunks_, 1),
         visit_(chunks_, 1),
-        write_state_(chunks_, 1) {
+        write_state_(chunks_, 1),
+        exchange_(units_, input.contributions) {
     for (OpId id = 0; id < program.ops.size(); ++id) {
       const Op& op = program.ops[id];
       switch (op.kind) {
@@ -67,6 +68,9 @@ class Counts {
         case OpKind::write_state:
           write_state_.add(op.chunk, 0, id);
           break;
+        case OpKind::reduce_scatter:
+          exchange_.add(op.unit, op.micro_batch, id);
+          break;
         case OpKind::grad_stats:
           stats_.push_back(id);
           break;
@@ -82,25 +86,31 @@ class Counts {
   void run() {
     const ProgramKind kind = program_.kind;
     const bool train = trains(program_);
-    const bool computes = train || kind == ProgramKind::eval;
     const bool commits = kind == ProgramKind::train_commit || kind == ProgramKind::commit;
     for (std::uint32_t unit = 0; unit < units_; ++unit) {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
-        const bool runs = computes && k < contributions_;
+        // An evaluation is every rank's own, of one contribution.
+        const bool runs = train ? view_.contributes(k) : kind == ProgramKind::eval && k == 0;
         const bool last = unit + 1 == units_;
         expect(forward_.at(unit, k), runs && !(train && last), OpKind::forward, "unit", unit, k);
         expect(backward_.at(unit, k), runs && train, OpKind::backward, "unit", unit, k);
-        if (!train) expect(recompute_.at(unit, k), 0, OpKind::recompute, "unit", unit, k);
+        if (!train || !runs) expect(recompute_.at(unit, k), 0, OpKind::recompute, "unit", unit, k);
+        const bool exchanges = train && view_.has_ranks() && view_.first_of_round(k) == k &&
+                               input_.model.units[unit].padded_numel() > 0;
+        expect(exchange_.at(unit, k), exchanges, OpKind::reduce_scatter, "unit", unit, k);
       }
     }
     for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
-        expect(fold_.at(chunk, k), train, OpKind::fold, "chunk", chunk, k);
+        expect(fold_.at(chunk, k), train && view_.owns(chunk), OpKind::fold, "chunk", chunk, k);
       }
-      const bool updated = train || (kind == ProgramKind::drain && updates_forward(program_));
-      expect(update_.at(chunk), updated, OpKind::update, "chunk", chunk, kNone);
-      expect(cast_.at(chunk), kind == ProgramKind::materialize, OpKind::cast_param, "chunk", chunk, kNone);
-      expect(visit_.at(chunk), kind == ProgramKind::visit, OpKind::visit_state, "chunk", chunk, kNone);
+      const bool held = view_.holds(chunk);
+      const bool updates = train || (kind == ProgramKind::drain && updates_forward(program_));
+      expect(update_.at(chunk), held && updates, OpKind::update, "chunk", chunk, kNone);
+      expect(cast_.at(chunk), held && kind == ProgramKind::materialize, OpKind::cast_param, "chunk", chunk,
+             kNone);
+      expect(visit_.at(chunk), held && kind == ProgramKind::visit, OpKind::visit_state, "chunk", chunk,
+             kNone);
       expect(write_state_.at(chunk), writes_wanted(chunk), OpKind::write_state, "chunk", chunk, kNone);
     }
     expect(stats_, train, OpKind::grad_stats, "the step", kNone, kNone);
@@ -110,13 +120,17 @@ class Counts {
   }
 
  private:
-  // How often the chunk's state goes to the store. What lives on nvme is written after each update, by the
-  // program that follows where the new state is carried there; what lives elsewhere for a commit.
+  // How often the chunk's state goes to the store, or to the copy of a chunk that is only held. What lives on
+  // nvme is written after each update, by the program that follows where the new state is carried there; what
+  // lives elsewhere by its owner for a commit. A run starts with a copy of what is in the store.
   std::size_t writes_wanted(std::uint32_t chunk) const {
     const ProgramKind kind = program_.kind;
+    if (!view_.holds(chunk)) return 0;
     if (input_.chunks[chunk].state_home != Tier::nvme) {
-      return kind == ProgramKind::train_commit || kind == ProgramKind::commit ? 1 : 0;
+      const bool commits = kind == ProgramKind::train_commit || kind == ProgramKind::commit;
+      return commits && view_.owns(chunk) ? 1 : 0;
     }
+    if (kind == ProgramKind::materialize) return view_.owns(chunk) ? 0 : 1;
     if (updates_forward(program_)) return 1;
     const std::size_t pending = carried_in_[chunk] != kNone ? 1 : 0;
     const std::size_t own = trains(program_) && carried_out_[chunk] == kNone ? 1 : 0;
@@ -150,12 +164,13 @@ class Counts {
         expect_before(fold_.at(chunk, k), stats_, Rule::verdict);
       }
       if (!updates_backward(program_)) {
-        expect_before(write_state_.at(chunk), commits_, Rule::commit);
+        if (view_.owns(chunk)) expect_before(write_state_.at(chunk), commits_, Rule::commit);
         continue;
       }
       // The cut is that of the step before: no update of this one touches a byte before it is done, hence no
       // write of an updated state.
       expect_before(commits_, update_.at(chunk), Rule::commit);
+      if (!view_.owns(chunk)) continue;
       for (const OpId write : write_state_.at(chunk)) {
         for (const OpId commit : commits_) {
           if (write < commit) expect_before({write}, {commit}, Rule::commit);
@@ -190,11 +205,11 @@ class Counts {
   const CheckInput& input_;
   const HappensBefore& order_;
   Findings& findings_;
+  RankView view_;
   std::uint32_t units_;
   std::uint32_t chunks_;
   std::vector<SlotId> carried_in_, carried_out_;  // [chunk]
-  std::uint32_t contributions_;
-  Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_;
+  Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_, exchange_;
   std::vector<OpId> stats_;
   std::vector<OpId> commits_;
 };
