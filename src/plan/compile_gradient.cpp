@@ -71,7 +71,7 @@ void Compiler::release_sum(std::uint32_t chunk) {
 void Compiler::reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
   const SlotId source = has_ranks() ? exchange(unit, round, contribution) : contribution;
   if (contribution != kNone) {
-    if (ranks_.shape().stage == Stage::optimizer) {
+    if (has_ranks() && ranks_.shape().stage == Stage::optimizer) {
       contributed_.push_back(contribution);  // nothing waits for its exchange before the round ends
     } else if (source != contribution) {
       release(Pool::contribution, contribution);
