@@ -24,24 +24,34 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
   return input;
 }
 
+namespace {
+
+void require_legal_program(const StepProgram& program, const CheckInput& input) {
+  const auto violations = check_program(program, input);
+  check(violations.empty(), "the {} program breaks the rule '{}': {}", name_of(program.kind),
+        violations.empty() ? "" : name_of(violations[0].rule), violations.empty() ? "" : violations[0].text);
+}
+
+}  // namespace
+
 void require_legal(const ModelShape& model, const Plan& plan, std::uint32_t contributions) {
   const CheckInput input = check_input(model, plan, contributions);
   for (const StepProgram& program : plan.programs) {
-    if (program.ops.empty()) continue;
-    const auto violations = check_program(program, input);
-    check(violations.empty(), "the {} program breaks the rule '{}': {}", name_of(program.kind),
-          violations.empty() ? "" : name_of(violations[0].rule),
-          violations.empty() ? "" : violations[0].text);
+    if (!program.ops.empty()) require_legal_program(program, input);
   }
   if (!plan.has(ProgramKind::train)) return;
-  // Without a verdict there may be nothing to drain; then nothing may be carried either. Parameters of other
-  // ranks, where all are kept, are always left to be gathered.
+  // Without a verdict, or on a rank that holds nothing, there may be nothing to drain. Then to do nothing
+  // must be a legal program, and nothing may be carried either.
   StepProgram drain;
-  drain.kind = ProgramKind::drain;
-  if (plan.has(ProgramKind::drain)) drain = plan.program(ProgramKind::drain);
-  const bool gathers = input.ranks.keeps_all_parameters && input.ranks.ranks > 1;
-  check(!drain.ops.empty() || (plan.updates == UpdateTime::backward && !gathers),
-        "the plan has no {} program", name_of(ProgramKind::drain));
+  if (plan.has(ProgramKind::drain)) {
+    drain = plan.program(ProgramKind::drain);
+  } else {
+    drain = plan.program(ProgramKind::train);
+    drain.kind = ProgramKind::drain;
+    drain.ops.clear();
+    std::erase_if(drain.slots, [](const Slot& slot) { return !slot.resident; });
+    require_legal_program(drain, input);
+  }
   std::vector<const StepProgram*> followers{&plan.program(ProgramKind::train), &drain};
   if (plan.has(ProgramKind::train_commit)) followers.push_back(&plan.program(ProgramKind::train_commit));
   for (const StepProgram* first : followers) {
