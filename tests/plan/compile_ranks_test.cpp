@@ -1,6 +1,7 @@
 // Programs of several ranks through the checker, which shares no code with the compiler.
 #include <gtest/gtest.h>
 
+#include "src/plan/closed_form.h"
 #include "tests/plan/ranked_plans.h"
 
 namespace terrace {
@@ -73,6 +74,144 @@ TEST(CompileRanks, EveryPlacementIsLegalWithRoomAndWithTheLeast) {
     }
   }
   EXPECT_EQ(plans, 20u * 4 * 2 * kSamples);
+}
+
+// Settings under which all that ranks do differently is done: sums that go home, states on disk.
+PlanRequest small_request(const RankShape& shape, std::uint32_t contributions, UpdateTime updates) {
+  PlanRequest request = ranked_request(tiny_model(1, true), shape, contributions, 8192);
+  request.updates = updates;
+  request.parameters = request.optimizer_state = request.gradients = kHalves;
+  request.activations = kAllHost;
+  request.recompute = Recompute::always;
+  request.slack = 0;
+  return request;
+}
+
+TEST(CompileRanks, DroppedWaitsAreAllRefused) {
+  for (const RankShape& shape : {RankShape{Stage::replicated, 2, 1}, RankShape{Stage::optimizer, 2, 1},
+                                 RankShape{Stage::gradients, 3, 1}, RankShape{Stage::parameters, 2, 1},
+                                 RankShape{Stage::parameters, 4, 2}}) {
+    for (const std::uint32_t contributions : {1u, 3u}) {
+      for (const UpdateTime updates : kUpdateTimes) {
+        const PlanRequest request = small_request(shape, contributions, updates);
+        SCOPED_TRACE(words(shape) + ", C " + std::to_string(contributions));
+        std::size_t dropped = 0;
+        for (const Plan& plan : make_plans(request)) {
+          const CheckInput input = check_input(request.model, plan, contributions);
+          for (const StepProgram& program : plan.programs) {
+            for_each_dropped_wait(program, [&](const StepProgram& broken, WaitOf wait) {
+              ++dropped;
+              EXPECT_FALSE(check_program(broken, input).empty())
+                  << "rank " << plan.rank << ", " << name_of(program.kind) << ": "
+                  << describe_op(program, wait.op) << " without " << describe_op(program, wait.wait);
+            });
+          }
+        }
+        EXPECT_GT(dropped, 100u);
+      }
+    }
+  }
+}
+
+// Units that every mesh here divides, all of whose parameters forward and backward both read.
+ModelShape even_model() {
+  ModelShape model;
+  for (int u = 0; u < 4; ++u) {
+    UnitShape unit;
+    unit.name = "u" + std::to_string(u);
+    unit.tensors = {{unit.name + ".w", 12 * kBlockNumel * (u == 3 ? 2 : 1), 0}};
+    unit.output_bytes = u < 3 ? 2048 : 0;
+    unit.forward_flops = unit.backward_flops = 1e6;
+    model.units.push_back(unit);
+  }
+  return model;
+}
+constexpr std::uint64_t kNumel = 12 * kBlockNumel * 5, kLastNumel = 12 * kBlockNumel * 2;
+
+// What a collective sends, from its ranges.
+std::uint64_t sent_bytes(const Op& op, const RankTable& table, std::uint32_t rank,
+                         std::uint32_t contributions) {
+  const auto bytes = [&](Role role) {
+    std::uint64_t sum = 0;
+    for (const Access& access : op.accesses) sum += access.role == role ? access.bytes : 0;
+    return sum;
+  };
+  if (op.kind == OpKind::all_gather) {
+    const auto group = op.group == RankGroup::shard ? table.shard_group(rank) : table.replicate_group(rank);
+    return bytes(Role::mine) * (group.size() - 1);
+  }
+  if (op.kind != OpKind::reduce_scatter) return 0;
+  const std::uint64_t round = std::min(contributions - op.micro_batch, table.ranks());
+  return bytes(Role::grads) - bytes(Role::received) / round;
+}
+
+TEST(CompileRanks, SendsWhatTheClosedFormsSay) {
+  for (const RankShape& shape : mesh_shapes()) {
+    for (const std::uint32_t rounds : {1u, 2u, 3u}) {
+      for (const UpdateTime updates : kUpdateTimes) {
+        PlanRequest request = ranked_request(even_model(), shape, rounds * shape.ranks, 8192);
+        request.parameters = kAllHost;  // a piece is gathered for every use
+        request.updates = updates;
+        request.ahead = false;  // and given back after it
+        const std::uint64_t n = shape.ranks, shards = shape.shard_size();
+        std::uint64_t numel = 0;
+        if (shape.stage == Stage::parameters) {
+          numel = hybrid_sent_numel(kNumel, shards, shape.replicas, rounds);
+          if (shape.replicas == 1) {
+            EXPECT_EQ(numel, sent_numel(shape.stage, kNumel, n, rounds));
+          }
+          // The forms count a gather for the last unit's forward, which is one with its backward.
+          numel -= rounds * kLastNumel / shards * (shards - 1);
+        } else {
+          numel = sent_numel(shape.stage, kNumel, n, rounds);
+        }
+        for (const Plan& plan : make_plans(request)) {
+          ASSERT_TRUE(plan.fits);
+          std::uint64_t sent = 0;
+          const StepProgram& train = plan.program(ProgramKind::train);
+          for (const Op& op : train.ops) {
+            const std::uint64_t bytes = sent_bytes(op, plan.ranks, plan.rank, request.contributions);
+            EXPECT_EQ(op.lane == Lane::collective ? op.bytes : 0, bytes);
+            sent += bytes;
+          }
+          EXPECT_EQ(sent, numel * 2) << words(shape) << ", M " << rounds;
+          EXPECT_EQ(lane_bytes(train)[static_cast<std::size_t>(Lane::collective)], sent);
+        }
+      }
+    }
+  }
+}
+
+TEST(CompileRanks, StoresWhatTheClosedFormsSay) {
+  for (const RankShape& shape : mesh_shapes()) {
+    PlanRequest request = ranked_request(even_model(), shape, 1, 8192);  // one contribution: sums of 2 bytes
+    request.parameters = kAllHost;
+    request.gradients = request.optimizer_state = kAllHost;
+    request.slack = 0;
+    for (const Plan& plan : make_plans(request)) {
+      ASSERT_TRUE(plan.fits);
+      std::uint64_t params = 0, sums = 0, states = 0;
+      for (const Slot& slot : plan.residents.slots) {
+        if (slot.item == Item::piece || slot.item == Item::param_chunk) params += slot.bytes;
+        if (slot.item == Item::grad_sum) sums += slot.bytes;
+        if (slot.item == Item::state_chunk && slot.tier == Tier::host)
+          states +=
+              12 * plan.chunks[slot.chunk].numel;  // without the trailer, and the room that streams leave
+      }
+      if (shape.stage == Stage::optimizer && shape.ranks > 1) {
+        // The whole gradient stands in the pool of contributions until the round ends; beside it the own
+        // sums.
+        const std::uint64_t contributions = plan.pools[static_cast<std::size_t>(Pool::contribution)];
+        EXPECT_EQ(contributions, 2 * kNumel);
+        EXPECT_EQ(sums, 2 * kNumel / shape.ranks);
+        sums = contributions;
+      }
+      EXPECT_EQ(params + sums + states, shape.stage == Stage::parameters
+                                            ? hybrid_state_bytes(kNumel, shape.shard_size())
+                                            : model_state_bytes(shape.stage, kNumel, shape.ranks))
+          << words(shape) << ": " << params << " + " << sums << " + " << states;
+    }
+  }
 }
 
 }  // namespace
