@@ -42,7 +42,10 @@ void Compiler::fetch_pieces(std::size_t visit) {
                            : try_slot(Pool::piece, Item::piece, need.unit, kNone, bytes);
       if (live.slot == kNone) return;
       if (!updates_in_backward() && kind_ != ProgramKind::eval) update_units(need.unit);
-      gather(need.unit, live.slot);
+      // Without a contribution there is nothing to do with a piece that others do not wait for; its slot is
+      // taken all the same, so that ranks find room for the next at one time.
+      const bool alone = ranks_.shape().keeps_all_parameters() && !renews(need.unit);
+      if (visits_[need.visit].present || !alone) gather(need.unit, live.slot);
     }
     live.last_visit = need.visit;
   }
