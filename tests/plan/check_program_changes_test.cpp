@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/plan/program_changes.h"
 #include "tests/plan/tiny_variants.h"
 
 namespace terrace {
@@ -41,25 +42,6 @@ TEST(CheckProgram, RefusesEveryDroppedWait) {
     });
   }
   EXPECT_GT(dropped, 1000);
-}
-
-// The program without one operation; waits for it become waits for what it waited for.
-StepProgram without(const StepProgram& program, OpId gone) {
-  StepProgram left = program;
-  const std::vector<OpId> inherited = program.ops[gone].waits;
-  left.ops.erase(left.ops.begin() + gone);
-  for (Op& op : left.ops) {
-    std::vector<OpId> waits;
-    for (const OpId wait : op.waits) {
-      if (wait == gone) {
-        waits.insert(waits.end(), inherited.begin(), inherited.end());
-      } else {
-        waits.push_back(wait > gone ? wait - 1 : wait);
-      }
-    }
-    op.waits = waits;
-  }
-  return left;
 }
 
 TEST(CheckProgram, RefusesEveryMissingOperation) {
