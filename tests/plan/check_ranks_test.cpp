@@ -1,82 +1,16 @@
 // Programs of several ranks: what a rank must not do, and what ranks must not do together.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <set>
 
 #include "tests/plan/program_changes.h"
-#include "tests/plan/ranked_plans.h"
+#include "tests/plan/ranked_run.h"
 
 namespace terrace {
 namespace {
 
 using namespace testing_models;
-
-const RankShape kReplicated{Stage::replicated, 2, 1}, kOptimizer{Stage::optimizer, 2, 1},
-    kGradients{Stage::gradients, 3, 1}, kParameters{Stage::parameters, 2, 1},
-    kHybrid{Stage::parameters, 4, 2};
-const std::vector<RankShape> kShapes{kReplicated, kOptimizer, kGradients, kParameters, kHybrid};
-constexpr UpdateTime kUpdateTimes[] = {UpdateTime::next_forward, UpdateTime::backward};
-
-struct RankedRun {
-  PlanRequest request;
-  std::vector<Plan> plans;
-
-  // A program of a rank, to be changed.
-  StepProgram program(std::uint32_t rank, ProgramKind kind = ProgramKind::train) const {
-    return plans[rank].program(kind);
-  }
-  CheckInput input(std::uint32_t rank) const {
-    return check_input(request.model, plans[rank], request.contributions);
-  }
-  std::set<Rule> rules(std::uint32_t rank, const StepProgram& program) const {
-    std::set<Rule> found;
-    for (const Violation& violation : check_program(program, input(rank))) found.insert(violation.rule);
-    return found;
-  }
-  // Of the family in which one rank's program is another.
-  std::set<Rule> family_rules(std::uint32_t rank, const StepProgram& program) const {
-    auto programs = family(plans, program.kind);
-    programs[rank] = &program;
-    std::set<Rule> found;
-    for (const Violation& violation : check_family(programs, mesh_of(plans[0]))) found.insert(violation.rule);
-    return found;
-  }
-};
-
-RankedRun run_of(const RankShape& shape, std::uint32_t contributions, UpdateTime updates,
-                 const TierShares& parameters = kAllHost, const TierShares& others = kAllHost) {
-  RankedRun run;
-  run.request = roomy_request(tiny_model(1, false), contributions, 4096);
-  for (std::uint64_t& bytes : run.request.budget_bytes) bytes *= shape.ranks;
-  run.request.ranks = shape;
-  run.request.updates = updates;
-  run.request.parameters = parameters;
-  run.request.gradients = run.request.optimizer_state = others;
-  run.request.slack = 0;
-  run.plans = make_plans(run.request);
-  require_legal(run.request.model, run.plans, contributions);
-  return run;
-}
-
-OpId first(const StepProgram& program, const std::function<bool(const Op&)>& wanted) {
-  for (OpId id = 0; id < program.ops.size(); ++id) {
-    if (wanted(program.ops[id])) return id;
-  }
-  ADD_FAILURE() << "no such operation";
-  return 0;
-}
-OpId first(const StepProgram& program, OpKind kind, RankGroup group = RankGroup::world) {
-  return first(program, [&](const Op& op) { return op.kind == kind && op.group == group; });
-}
-
-testing::AssertionResult has(const std::set<Rule>& rules, Rule wanted) {
-  if (rules.contains(wanted)) return testing::AssertionSuccess();
-  auto result = testing::AssertionFailure() << "wanted " << name_of(wanted) << ", found";
-  for (const Rule rule : rules) result << " " << name_of(rule);
-  return result;
-}
 
 TEST(CheckRanks, RefusesEveryMissingOperation) {
   for (const RankShape& shape : kShapes) {
@@ -209,69 +143,6 @@ TEST(CheckRanks, RefusesAGatherOfOtherRanges) {
     changed.ops[id].group = RankGroup::world;
     EXPECT_TRUE(has(run.rules(0, changed), Rule::form));
   }
-}
-
-// The collectives of a program, and its commit.
-std::vector<OpId> together(const StepProgram& program) {
-  std::vector<OpId> found;
-  for (OpId id = 0; id < program.ops.size(); ++id) {
-    if (program.ops[id].lane == Lane::collective || program.ops[id].kind == OpKind::commit)
-      found.push_back(id);
-  }
-  return found;
-}
-
-TEST(CheckRanks, RefusesCollectivesInAnotherOrder) {
-  for (const RankShape& shape : kShapes) {
-    const RankedRun run = run_of(shape, 3, UpdateTime::next_forward);
-    for (const ProgramKind kind : {ProgramKind::train, ProgramKind::train_commit}) {
-      const StepProgram program = run.program(1, kind);
-      const std::vector<OpId> order = together(program);
-      ASSERT_GT(order.size(), 4u);
-      EXPECT_TRUE(run.family_rules(1, program).empty());
-      for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-        const Op &a = program.ops[order[i]], &b = program.ops[order[i + 1]];
-        StepProgram changed = program;
-        std::swap(changed.ops[order[i]], changed.ops[order[i + 1]]);
-        // Gathers of a shard and of replicas have one rank in common: a swap on one rank makes nobody wait
-        // for ever.
-        const bool apart = a.kind == OpKind::all_gather && b.kind == OpKind::all_gather && a.group != b.group;
-        EXPECT_EQ(run.family_rules(1, changed).contains(Rule::collective), !apart)
-            << words(shape) << ": " << describe_op(changed, order[i]) << " before "
-            << describe_op(changed, order[i + 1]);
-      }
-    }
-    // Programs of two kinds; too few of them.
-    auto programs = family(run.plans, ProgramKind::train);
-    programs[1] = &run.plans[1].program(ProgramKind::train_commit);
-    EXPECT_FALSE(check_family(programs, mesh_of(run.plans[0])).empty());
-    programs = family(run.plans, ProgramKind::train);
-    programs.pop_back();
-    EXPECT_FALSE(check_family(programs, mesh_of(run.plans[0])).empty());
-  }
-}
-
-// Rank 0 waits in its replicate group for rank 2, that in its shard group for rank 3, that for rank 1, that
-// for rank 0.
-TEST(CheckRanks, RefusesAWaitInACircleOfGroups) {
-  const RankedRun run = run_of(kHybrid, 3, UpdateTime::next_forward);
-  std::vector<StepProgram> programs;
-  for (std::uint32_t rank = 0; rank < 4; ++rank) programs.push_back(run.program(rank));
-  for (const std::uint32_t rank : {1u, 2u}) {
-    const std::vector<OpId> order = together(programs[rank]);
-    for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-      Op &a = programs[rank].ops[order[i]], &b = programs[rank].ops[order[i + 1]];
-      if (a.kind != OpKind::all_gather || b.kind != OpKind::all_gather || a.group == b.group) continue;
-      std::swap(a, b);
-      break;
-    }
-  }
-  std::vector<const StepProgram*> family;
-  for (const StepProgram& program : programs) family.push_back(&program);
-  const auto violations = check_family(family, mesh_of(run.plans[0]));
-  ASSERT_FALSE(violations.empty());
-  EXPECT_EQ(violations[0].rule, Rule::collective);
-  EXPECT_NE(violations[0].text.find("waits for ever"), std::string::npos) << violations[0].text;
 }
 
 // The renewal of a unit's parameters left out: what other ranks updated is read as it was.
