@@ -242,6 +242,49 @@ TEST(CheckRanks, RefusesAStateCopyThatIsNotWrittenOrInTheStore) {
   }
 }
 
+// Also where this rank itself has no use for what it sends.
+TEST(CheckRanks, RefusesToSendOtherData) {
+  RankedRun run = run_of(kParameters, 1, UpdateTime::next_forward);
+  StepProgram changed = run.program(1);  // has no contribution: no forward of its own would notice
+  const CheckInput input = run.input(1);
+  Op& loads = changed.ops[first(changed, [&](const Op& op) {
+    return op.kind == OpKind::copy_to_device && op.chunk != kNone && op.unit == 1;
+  })];
+  const Residents& residents = run.plans[1].residents;
+  for (std::uint32_t c = 0; c < input.chunks.size(); ++c) {
+    if (residents.param_home[c] != kNone && input.chunks[c].unit != 1 &&
+        input.chunks[c].numel == input.chunks[loads.chunk].numel)
+      loads.accesses[0].slot = residents.param_home[c];
+  }
+  EXPECT_TRUE(has(run.rules(1, changed), Rule::operand));
+
+  changed = run.program(1);
+  changed.ops[first(changed, OpKind::all_gather, RankGroup::shard)].accesses[1].bytes -= 2;
+  EXPECT_TRUE(has(run.rules(1, changed), Rule::operand));
+
+  run = run_of(kOptimizer, 1, UpdateTime::backward);  // every unit's contribution is there until the end
+  changed = run.program(0);
+  const auto exchange = [&](std::uint32_t unit) -> Op& {
+    return changed.ops[first(
+        changed, [&](const Op& op) { return op.kind == OpKind::reduce_scatter && op.unit == unit; })];
+  };
+  ASSERT_EQ(exchange(0).accesses[0].bytes, exchange(2).accesses[0].bytes);
+  exchange(0).accesses[0].slot = exchange(2).accesses[0].slot;
+  EXPECT_EQ(run.rules(0, changed), std::set<Rule>{Rule::operand});
+}
+
+TEST(CheckRanks, RefusesASumThatIsRoundedBeforeItsEnd) {
+  const RankedRun run = run_of(kReplicated, 2, UpdateTime::next_forward, kAllHost, kAllDevice);
+  StepProgram changed = run.program(0);
+  const OpId last =
+      first(changed, [](const Op& op) { return op.kind == OpKind::fold && op.micro_batch == 1; });
+  Op& before = changed.ops[first(changed, [&](const Op& op) {
+    return op.kind == OpKind::fold && op.micro_batch == 0 && op.chunk == changed.ops[last].chunk;
+  })];
+  before.accesses.push_back(changed.ops[last].accesses[2]);
+  EXPECT_EQ(run.rules(0, changed), std::set<Rule>{Rule::operand});
+}
+
 TEST(CheckRanks, RefusesMeshesAndOwnersThatAreNone) {
   const RankedRun run = run_of(kHybrid, 1, UpdateTime::next_forward);
   const StepProgram program = run.program(0);
