@@ -148,7 +148,7 @@ class Meeting {
       std::vector<Range> got = ranges(op(rank), Role::mine);
       const auto others = ranges(op(rank), Role::others);
       got.insert(got.end(), others.begin(), others.end());
-      if (whole.size() == 1 && joined(std::move(got)) == whole) continue;
+      if (whole.size() <= 1 && joined(std::move(got)) == whole) continue;
       report(rank, fmt::format("rank {}: the ranges that the ranks of {} send do not tile what it gathers",
                                rank, words(rank)));
     }
