@@ -212,7 +212,7 @@ void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, 
     request.cut_ranks = cut_ranks;
     std::vector<Plan> plans = make_plans(request);
     if (!plans[0].fits) throw Error(ErrorCode::does_not_fit, refusal(plans[0]));
-    if (plans.size() == 1) require_legal(model_.shape, plans[0], config.train.micro_batches);
+    require_legal(model_.shape, plans, config.train.micro_batches);
     return plans;
   };
   const auto plan_with_programs = [&] {

@@ -102,6 +102,12 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
   check(trains || kind == ProgramKind::drain || !pending_, "a {} program while a step is pending",
         name_of(kind));
   current_ = programs_[static_cast<std::size_t>(kind)].get();
+  if (current_ == nullptr && parts_.groups != nullptr) {  // this rank has no part in what the others do
+    pending_.reset();
+    outcome_ = {};
+    outcome_.kind = kind;
+    return std::move(outcome_);
+  }
   check(current_ != nullptr, "no {} program was compiled", name_of(kind));
   inputs_ = &inputs;
   outcome_ = {};

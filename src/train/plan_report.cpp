@@ -13,6 +13,7 @@
 #include "src/plan/step_costs.h"
 #include "src/train/machine_rates.h"
 #include "src/train/setup.h"
+#include "src/train/stage_table.h"
 
 namespace terrace {
 namespace {
@@ -154,7 +155,8 @@ PlanReport plan_report(const Config& config, const std::function<MachineRates(bo
       describe(model_spec(config), config.train.micro_batch, compute_dtype(config), grad_dtype(config));
   const PlanRequest request =
       plan_request(config, model, config.placement.chunk_numel, std::uint64_t{1} << 50);
-  const Plan plan = make_plan(request);
+  const std::vector<Plan> plans = make_plans(request);
+  const Plan& plan = plans[0];
   std::uint64_t parameters = 0;
   for (const UnitShape& unit : model.units) parameters += unit.numel();
   PlanReport report;
@@ -165,7 +167,7 @@ PlanReport plan_report(const Config& config, const std::function<MachineRates(bo
     report.text += refusal(plan) + "\n";
     return report;
   }
-  require_legal(model, plan, request.contributions);
+  require_legal(model, plans, request.contributions);
   const CommitPolicy commits(config, plan);
   const bool every_step = commits.due(1) && plan.has(ProgramKind::train_commit);
   const ProgramKind kind = every_step ? ProgramKind::train_commit : ProgramKind::train;
@@ -174,6 +176,7 @@ PlanReport plan_report(const Config& config, const std::function<MachineRates(bo
     report.text += fmt::format("space on nvme is checked and allocated first: {}, before the first step\n",
                                format_bytes(plan.ledger.total(Tier::nvme)));
   }
+  if (plans.size() > 1) report.text += stage_table(request);
   report.text += placement_text(plan, request) + slots_text(plan) + traffic_text(plan.program(kind));
   if (rates) {
     report.text += prediction_text(model, plan, kind, rates(moves_to_disk(plan.program(kind))));
