@@ -6,6 +6,7 @@ packages=(
   g++ cmake ninja-build pkg-config git python3
   liburing-dev libtbb-dev libspdlog-dev libfmt-dev libhwy-dev libdnnl-dev libtomlplusplus-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin
   bible-kjv clang-format clang-tidy
 )
 

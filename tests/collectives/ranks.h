@@ -21,7 +21,8 @@ struct Backend {
   const char* name;
   int max_ranks;
   // Calls body on every rank of a new world and returns when all (of this process) have ended. A body that
-  // throws aborts the world and is a failure of the test.
+  // throws aborts the world and is a failure of the test. Worlds of processes have as many ranks as there are
+  // processes; others are left out, and mpi_ranks.cpp is started with every number.
   void (*run)(int ranks, const CommunicatorOptions& options, const RankBody& body);
 };
 
