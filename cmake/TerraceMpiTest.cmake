@@ -4,6 +4,9 @@ set(TERRACE_MPI_ENVIRONMENT
   # Containers run as root; this machine has fewer cores than the tests have ranks.
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none)
+if(TERRACE_SANITIZE STREQUAL "address")
+  list(APPEND TERRACE_MPI_ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)  # Open MPI keeps what it has until the exit
+endif()
 
 function(terrace_mpi_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LIBS;RANKS" ${ARGN})

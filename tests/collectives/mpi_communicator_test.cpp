@@ -210,6 +210,20 @@ TEST_P(MpiCommunicatorTest, WorldsLiveSideBySideAndAfterAFailure) {
   });
 }
 
+TEST_P(MpiCommunicatorTest, AWorldThatEndedBeforeARankMadeItHasEndedForItToo) {
+  run_job([](Communicator& world) {
+    if (world.size() == 1) return;
+    std::unique_ptr<Communicator> early;
+    if (world.rank() == 1) {
+      early = make_mpi_world();
+      early->abort("too soon");
+    }
+    world.barrier({});
+    if (world.rank() != 1) early = make_mpi_world();
+    EXPECT_THAT(error_of([&] { early->barrier({}); }), StartsWith("cancelled: rank 1 failed: too soon; "));
+  });
+}
+
 TEST_P(MpiCommunicatorTest, WrongOptionsAreRefused) {
   const auto error = [](const CommunicatorOptions& options) {
     return error_of([&] { make_mpi_world(options); });
