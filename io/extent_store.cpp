@@ -167,6 +167,7 @@ IoTicket StoreImpl::write(std::size_t chunk, std::span<std::byte> extent, const 
     Chunk& state = take(lock, chunk, extent, true);
     check_usable(lock);
     check(!committing_, "{} is written during a commit", describe_chunk(parts_.manifest, chunk));
+    check(state.own, "{} is another process's to write", describe_chunk(parts_.manifest, chunk));
     check_step(lock, version.step);
     const std::size_t segments = parts_.manifest.shape.chunks[chunk].segments.size();
     check(version.segment_steps.size() == segments, "{}: {} step counts for {} segments",

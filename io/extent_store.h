@@ -13,6 +13,7 @@
 
 #include "io/io_queue.h"
 #include "io/scratch.h"
+#include "src/base/hash.h"
 
 namespace terrace {
 
@@ -69,6 +70,14 @@ struct ChunkVersion {
   std::vector<std::uint64_t> segment_steps;  // Adam's step count of each segment
 };
 
+// What one of several processes of a run adds to a commit: the change of the cut's sum by the chunks that it
+// writes, and the epochs that their newest extents carry.
+struct CommitShare {
+  Hash128 added;
+  Hash128 removed;
+  std::vector<std::uint64_t> epochs;
+};
+
 // Bytes of the two extents that hold the run state.
 inline constexpr std::uint64_t kRunStateBytes = 2 * (kMaxRunStateBytes + kTrailerBytes);
 
@@ -90,6 +99,17 @@ class ExtentStore {
   // one record, flushes.
   static std::unique_ptr<ExtentStore> open(IoQueue& queue, const std::string& path,
                                            const StoreOpenOptions& options = {});
+
+  // Several processes of one run on one store: one of them, the leader, creates or opens it and then shares
+  // it; the others join it then. Each writes the chunks that it owns, the leader also the run state and the
+  // record. A commit is: every process has ended its writes and prepares; the leader commits with what the
+  // others prepared; the others are told. All of it or nothing is committed.
+  //
+  // join_run: opens as a member, when the leader has shared the store in `epoch`; waits for nothing else.
+  // Writes nothing. Throws as open(), and busy where the store is in another epoch by now.
+  static std::unique_ptr<ExtentStore> join_run(IoQueue& queue, const std::string& path, std::uint64_t epoch,
+                                               const std::vector<bool>& own,
+                                               const StoreOpenOptions& options = {});
 
   // Whether `path` holds a whole store (not: a creation that was killed).
   static bool exists(const std::string& path);
@@ -121,7 +141,18 @@ class ExtentStore {
   // Makes everything written so far, with `run_state` (at most kMaxRunStateBytes), the cut that the next
   // opening finds; `step` is at or above every step written. Flush, record, flush; blocks. With one extent a
   // chunk: internal error.
-  virtual void commit(std::uint64_t step, const std::string& run_state) = 0;
+  // `others`: of a shared store, what the members prepared for this step.
+  virtual void commit(std::uint64_t step, const std::string& run_state,
+                      std::span<const CommitShare> others = {}) = 0;
+
+  // The leader's: lets members in. From now on this handle writes the chunks that are `own` alone. Throws
+  // busy where another run took the store in that moment; unsupported with one extent a chunk.
+  virtual void share(const std::vector<bool>& own) = 0;
+  // A member's part of the commit of `step`, when its writes have ended; it writes no more before
+  // committed().
+  virtual CommitShare prepare(std::uint64_t step) = 0;
+  // The leader has committed `step`: what was prepared is the cut, the extents before it may be written.
+  virtual void committed(std::uint64_t step) = 0;
 };
 
 }  // namespace terrace

@@ -14,7 +14,8 @@
 
 namespace terrace {
 
-void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
+void StoreImpl::commit(std::uint64_t step, const std::string& run_state,
+                       std::span<const CommitShare> others) {
   if (run_state.size() > kMaxRunStateBytes) {
     fail(ErrorCode::does_not_fit, "the run state has {} bytes, the store holds at most {}", run_state.size(),
          kMaxRunStateBytes);
@@ -23,6 +24,7 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
   {
     const Lock lock(mutex_);
     check(!committing_, "two commits at once");
+    check(!member_, "a commit by a process that is not the leader");
     check(parts_.manifest.two_extents, "a commit of a store with one extent a chunk");
     check(writes_ == 0, "a commit while {} writes are under way", writes_);
     check_usable(lock);
@@ -34,6 +36,8 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
     if (again && run_state == parts_.run_state) return;
   }
   try {
+    // Another epoch would be news to the other processes.
+    check(!shared_ || !again, "two commits of step {} of a shared store, with different run states", step);
     if (again) {
       begin_epoch();  // the same step once more: what it writes must be newer than what stands there
     }
@@ -47,18 +51,18 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
 
     Record record = next_record();
     record.committed_step = step;
-    record.epochs = carried_epochs(parts_.record.epochs, carried(true));
+    std::vector<CommitShare> shares(others.begin(), others.end());
+    shares.push_back(own_share());
+    std::vector<std::uint64_t> epochs;
+    for (const CommitShare& share : shares) {
+      record.sum += share.added;
+      record.sum -= share.removed;
+      epochs.insert(epochs.end(), share.epochs.begin(), share.epochs.end());
+    }
+    record.epochs = carried_epochs(parts_.record.epochs, epochs);
     if (record.epochs.empty() || record.epochs.back().epoch != record.epoch)
       record.epochs.push_back({record.epoch, {}});
     record.epochs.back().committed_step = step;
-    for (const Chunk& chunk : chunks_) {
-      if (chunk.newest == chunk.committed) continue;
-      const Trailer& now = chunk.trailers[static_cast<std::size_t>(chunk.newest)];
-      record.sum += cut_term(chunk.identity, now.epoch, now.step);
-      if (chunk.committed == kNoExtent) continue;
-      const Trailer& before = chunk.trailers[static_cast<std::size_t>(chunk.committed)];
-      record.sum -= cut_term(chunk.identity, before.epoch, before.step);
-    }
     write_record(record);
   } catch (...) {
     const Lock lock(mutex_);
@@ -73,13 +77,78 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state) {
   parts_.run_state = run_state;
 }
 
+// What this process's chunks change in the cut.
+CommitShare StoreImpl::own_share() const {
+  CommitShare share;
+  std::set<std::uint64_t> epochs;
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.own) continue;
+    if (chunk.newest != kNoExtent)
+      epochs.insert(chunk.trailers[static_cast<std::size_t>(chunk.newest)].epoch);
+    if (chunk.newest == chunk.committed) continue;
+    const Trailer& now = chunk.trailers[static_cast<std::size_t>(chunk.newest)];
+    share.added += cut_term(chunk.identity, now.epoch, now.step);
+    if (chunk.committed == kNoExtent) continue;
+    const Trailer& before = chunk.trailers[static_cast<std::size_t>(chunk.committed)];
+    share.removed += cut_term(chunk.identity, before.epoch, before.step);
+  }
+  share.epochs = {epochs.begin(), epochs.end()};
+  return share;
+}
+
+void StoreImpl::set_own(const std::vector<bool>& own) {
+  check(own.size() == run_state_chunk(), "{} owners for {} chunks", own.size(), run_state_chunk());
+  const Lock lock(mutex_);
+  for (std::size_t i = 0; i < own.size(); ++i) chunks_[i].own = own[i];
+  shared_ = true;
+}
+
+void StoreImpl::share(const std::vector<bool>& own) {
+  if (!parts_.manifest.two_extents) {
+    fail(ErrorCode::unsupported,
+         "the store {}: one extent a chunk (commit.every_steps = 0) cannot be shared by processes",
+         parts_.directory);
+  }
+  for (const DataFile& file : parts_.files.data) parts_.locks.share(file.fd(), file.path(), parts_.directory);
+  set_own(own);
+}
+
+void StoreImpl::become_member(const std::vector<bool>& own) {
+  set_own(own);
+  const Lock lock(mutex_);
+  member_ = true;
+  chunks_.back().own = false;  // the run state
+}
+
+// The leader flushes: that reaches every process's writes to a file.
+CommitShare StoreImpl::prepare(std::uint64_t step) {
+  const Lock lock(mutex_);
+  check(member_ && !committing_, "a commit is prepared by a leader, or twice");
+  check(writes_ == 0, "a commit while {} writes are under way", writes_);
+  check_usable(lock);
+  check(step >= highest_step_.value_or(0), "a commit of step {} after a write of step {}", step,
+        highest_step_.value_or(0));
+  committing_ = true;
+  return own_share();
+}
+
+void StoreImpl::committed(std::uint64_t step) {
+  const Lock lock(mutex_);
+  check(member_ && committing_, "a commit of step {} that was not prepared", step);
+  committing_ = false;
+  for (Chunk& chunk : chunks_) chunk.committed = chunk.newest;
+  highest_step_.reset();
+  parts_.record.committed_step = step;
+  parts_.record.epochs.back().committed_step = step;
+}
+
 void StoreImpl::begin_run() {
   begin_epoch();
   if (parts_.record.epochs.size() < kMaxEpochs) return;
   logger()->info("the store {}: {} runs have left chunks; the oldest are rewritten", parts_.directory,
                  kMaxEpochs);
   const std::uint64_t step = parts_.record.committed_step.value();  // an epoch in the list has committed
-  commit(step, parts_.run_state);
+  commit(step, parts_.run_state, {});
 }
 
 void StoreImpl::begin_epoch() {

@@ -49,13 +49,19 @@ class StoreImpl final : public ExtentStore {
                 std::function<void(std::exception_ptr)> done) override;
   IoTicket write(std::size_t chunk, std::span<std::byte> extent, const ChunkVersion& version,
                  IoPriority priority, std::function<void(std::exception_ptr)> done) override;
-  void commit(std::uint64_t step, const std::string& run_state) override;
+  void commit(std::uint64_t step, const std::string& run_state, std::span<const CommitShare> others) override;
+  void share(const std::vector<bool>& own) override;
+  CommitShare prepare(std::uint64_t step) override;
+  void committed(std::uint64_t step) override;
+  // As a member: the leader keeps record and epoch.
+  void become_member(const std::vector<bool>& own);
 
  private:
   struct Chunk {
     Hash128 identity;
     int committed = kNoExtent;
     int newest = kNoExtent;
+    bool own = true;                  // false: of another process, which alone writes it
     bool writing = false;             // a write is under way
     std::uint32_t readers = 0;        // reads under way
     std::array<Trailer, 2> trailers;  // of what was written or found, where newest or committed
@@ -81,6 +87,8 @@ class StoreImpl final : public ExtentStore {
   void write_record(const Record& record);
   Record next_record() const;
   std::vector<std::uint64_t> carried(bool newest) const;
+  void set_own(const std::vector<bool>& own);
+  CommitShare own_share() const;
 
   IoQueue& queue_;
   Parts parts_;
@@ -90,6 +98,8 @@ class StoreImpl final : public ExtentStore {
   std::size_t reads_ = 0;  // under way
   std::size_t writes_ = 0;
   bool committing_ = false;
+  bool shared_ = false;                        // with other processes
+  bool member_ = false;                        // of which this is not the leader
   std::optional<std::uint64_t> highest_step_;  // of what was written since the last commit
   std::exception_ptr failed_;
 };

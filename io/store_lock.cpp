@@ -27,8 +27,9 @@ StoreLock& StoreLock::operator=(StoreLock&& other) noexcept {
   return *this;
 }
 
-void StoreLock::take(int fd, const std::string& path, const std::string& directory, Deadline deadline) {
-  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+void StoreLock::take(int fd, const std::string& path, const std::string& directory, Deadline deadline,
+                     bool shared) {
+  while (::flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
     const int error = errno;
     if (error == EINTR) continue;
     if (error != EWOULDBLOCK) fail(ErrorCode::io_failed, "cannot lock {}: {}", path, std::strerror(error));
@@ -39,6 +40,17 @@ void StoreLock::take(int fd, const std::string& path, const std::string& directo
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   fds_.push_back(fd);
+}
+
+void StoreLock::share(int fd, const std::string& path, const std::string& directory) {
+  // The kernel lets go of the one before it takes the other.
+  while (::flock(fd, LOCK_SH | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error != EWOULDBLOCK) fail(ErrorCode::io_failed, "cannot lock {}: {}", path, std::strerror(error));
+    fail(ErrorCode::busy, "the store {} was taken by {} while it was being shared: {} is locked", directory,
+         describe_holder(directory), path);
+  }
 }
 
 void StoreLock::release() {

@@ -23,7 +23,11 @@ class StoreLock {
 
   // Locks `fd` (the file `path` of the store in `directory`), retrying until `deadline`; then throws busy
   // with the process that holds the store.
-  void take(int fd, const std::string& path, const std::string& directory, Deadline deadline);
+  // `shared`: beside other shared locks (the processes of one run), never beside an exclusive one.
+  void take(int fd, const std::string& path, const std::string& directory, Deadline deadline,
+            bool shared = false);
+  // Makes an exclusive lock that this holds a shared one. Throws busy where another process came between.
+  void share(int fd, const std::string& path, const std::string& directory);
   void release();
 
  private:

@@ -59,9 +59,10 @@ struct Config {
     std::uint32_t count = 1;
     // 0 to 3, or FSDP's names: no_shard, shard_grad_op, full_shard, hybrid_shard
     std::string stage = "3";
-    std::uint32_t replicas = 0;  // of hybrid_shard; 0 = 2 there, else 1
-    double time_limit_s = 30;    // how long a rank may be waited for in a collective
-    double link_gbps = 0;        // emulated link of a rank; 0 = as fast as it goes
+    std::uint32_t per_process = 0;  // 0 = all ranks are threads of this process; 1 = each is a process (MPI)
+    std::uint32_t replicas = 0;     // of hybrid_shard; 0 = 2 there, else 1
+    double time_limit_s = 30;       // how long a rank may be waited for in a collective
+    double link_gbps = 0;           // emulated link of a rank; 0 = as fast as it goes
   } ranks;
   struct Optimizer {
     double lr = 3e-4;

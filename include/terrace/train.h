@@ -43,9 +43,15 @@ struct TrainResult {
   std::string state_hash;   // 32 hexadecimal digits over every master parameter and optimizer state
   bool interrupted = false;
   std::string report;  // where the time went, for people
+  // False in all but one of the processes of a run: they have called neither on_step nor on_eval, and written
+  // neither metrics nor trace.
+  bool first_process = true;
 };
 
-// Plans, trains and commits. Blocks; throws terrace::Error.
+// Plans, trains and commits. Blocks; throws terrace::Error. Where mpirun (or another launcher of MPI) started
+// the process and ranks.per_process is 1, all processes of the job call it and are the ranks of one run;
+// ranks.count is their number (1 is taken for it, another is refused). A failure there ends the whole job:
+// the cause is printed with its rank, and train() does not return.
 TrainResult train(const Config& config, const TrainOptions& options);
 
 struct SampleOptions {

@@ -45,6 +45,10 @@ void ConfigArguments::add_to(CLI::App& command) {
 
 void ConfigArguments::add_ranks_to(CLI::App& command) {
   command.add_option("--ranks", ranks, "Ranks (ranks.count)")->type_name("N");
+  command
+      .add_option("--ranks-per-process", per_process,
+                  "1: under mpirun -n N, each process is a rank (ranks.per_process)")
+      ->type_name("N");
   command.add_option("--stage", stage,
                      "0 to 3, no_shard, shard_grad_op, full_shard, hybrid_shard (ranks.stage)");
   command.add_option("--replicas", replicas, "Copies of the model under hybrid_shard (ranks.replicas)")
@@ -54,6 +58,7 @@ void ConfigArguments::add_ranks_to(CLI::App& command) {
 Config ConfigArguments::load() const {
   std::vector<std::string> all = overrides;
   if (!ranks.empty()) all.push_back("ranks.count=" + ranks);
+  if (!per_process.empty()) all.push_back("ranks.per_process=" + per_process);
   if (!stage.empty()) all.push_back("ranks.stage=\"" + stage + "\"");
   if (!replicas.empty()) all.push_back("ranks.replicas=" + replicas);
   all.insert(all.end(), more_overrides.begin(), more_overrides.end());

@@ -30,6 +30,7 @@ int run_train(const ConfigArguments& arguments, TrainOptions options) {
     throw;
   }
   progress.finish();
+  if (!result.first_process) return kExitOk;
   if (result.interrupted) {
     fmt::print("stopped after step {} of {}{}\n", result.steps, config.train.steps,
                config.store.path.empty() || config.commit.every_steps == 0

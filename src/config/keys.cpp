@@ -89,6 +89,10 @@ const std::vector<ConfigKey>& keys() {
           "ranks.count", F(ranks.count), "ranks", {1, 1024},
           "Ranks, each with a device tier of its own: threads of this process. Contribution k of a step is "
           "computed by rank k modulo this; the numbers do not depend on it."),
+      integer("ranks.per_process", F(ranks.per_process), "ranks", {0, 1},
+              "1: each rank is a process of its own, started by `mpirun -n N`, and `ranks.count` is N; "
+              "budgets of "
+              "host and disks are shared by all of them. 0 = all ranks are threads of one process."),
       choice("ranks.stage", F(ranks.stage),
              {"0", "1", "2", "3", "no_shard", "shard_grad_op", "full_shard", "hybrid_shard"},
              "What ranks share out: `0` nothing (`no_shard`), `1` optimizer state, `2` also gradients "

@@ -1,6 +1,7 @@
 #include "src/engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -61,10 +62,26 @@ void on_own_heap(const Make& make, Value& copy) {
 
 }  // namespace
 
+CommunicatorOptions communicator_options(const Config& config) {
+  CommunicatorOptions options;
+  options.time_limit =
+      std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(config.ranks.time_limit_s * 1000)));
+  options.link_gbps = config.ranks.link_gbps;
+  return options;
+}
+
 Engine::Engine(const Config& config, EngineModel model, const EngineOptions& options)
     : model_(std::move(model)), runtime_options_{config.compute.adversarial, options.adversarial_seed} {
+  if (options.make_world) {
+    world_ = options.make_world(communicator_options(config));
+    check(static_cast<std::uint32_t>(world_->size()) == config.ranks.count,
+          "{} processes for ranks.count = {}", world_->size(), config.ranks.count);
+  }
   const bool has_store = !config.store.path.empty();
-  const bool exists = has_store && ExtentStore::exists(config.store.path);
+  // The first process's answer is everybody's: it may make the store while another still looks.
+  const bool asks = !world_ || world_->rank() == 0;
+  const bool exists =
+      largest_of_processes(asks && has_store && ExtentStore::exists(config.store.path) ? 1 : 0) > 0;
   if (options.resume && !exists) {
     fail(ErrorCode::not_found, "nothing to resume: {}",
          has_store ? "no store at " + config.store.path : "store.path is not set");
@@ -119,20 +136,56 @@ void Engine::allocate(const Config& config) {
     rank.arenas = std::make_unique<Arenas>(*rank.device, rank.plan.arena_bytes[0], host_, offset);
     offset += rank.plan.arena_bytes[1];
   }
-  threads_ = std::make_unique<RankThreads>(ranks());
+  threads_ = std::make_unique<RankThreads>(local_ranks());
+  make_groups(config);
+}
+
+void Engine::make_groups(const Config& config) {
   if (ranks() == 1) return;
-  CommunicatorOptions options;
-  options.time_limit =
-      std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(config.ranks.time_limit_s * 1000)));
-  options.link_gbps = config.ranks.link_gbps;
-  auto world = make_local_world(static_cast<int>(ranks()), options);
+  std::vector<std::unique_ptr<Communicator>> handles;
+  if (world_) {
+    handles.push_back(std::move(world_));
+  } else {
+    handles = make_local_world(static_cast<int>(ranks()), communicator_options(config));
+  }
   threads_->run([&](std::uint32_t rank) {
-    ranks_[rank].groups = make_rank_groups(std::move(world[rank]), ranks_[rank].plan.ranks);
+    ranks_[rank].groups = make_rank_groups(std::move(handles[rank]), ranks_[rank].plan.ranks);
   });
 }
 
+// Where ranks are processes; null where they are threads of one.
+Communicator* Engine::processes() const {
+  if (world_) return world_.get();
+  return !ranks_.empty() && local_ranks() < ranks() ? ranks_[0].groups.world.get() : nullptr;
+}
+
+std::uint64_t Engine::sum_of_processes(std::uint64_t value) {
+  if (Communicator* world = processes()) {
+    const std::uint64_t own = value;
+    world->all_reduce({"a count", kNoUnit, 0}, ReduceOp::sum, std::span(&own, 1), std::span(&value, 1));
+  }
+  return value;
+}
+
+std::uint64_t Engine::largest_of_processes(std::uint64_t value) {
+  if (Communicator* world = processes()) {
+    const std::uint64_t own = value;
+    world->all_reduce({"a decision", kNoUnit, 0}, ReduceOp::max, std::span(&own, 1), std::span(&value, 1));
+  }
+  return value;
+}
+
+std::vector<double> Engine::join_processes(std::vector<double> values) {
+  if (Communicator* world = processes()) {
+    const std::vector<double> own = values;
+    world->all_reduce({"losses", kNoUnit, 0}, own, values);
+  }
+  return values;
+}
+
 void Engine::start(std::span<Executor* const> executors) {
-  check(executors.size() == ranks_.size(), "{} executors for {} ranks", executors.size(), ranks_.size());
+  check(executors.size() == ranks_.size(), "{} executors for {} local ranks", executors.size(),
+        ranks_.size());
   threads_->run([&](std::uint32_t r) {
     Rank& rank = ranks_[r];
     RuntimeParts parts;
@@ -146,9 +199,11 @@ void Engine::start(std::span<Executor* const> executors) {
     parts.scratch = scratch_.get();
     parts.first_scratch_extent = rank.first_scratch_extent;
     parts.groups = ranks() > 1 ? &rank.groups : nullptr;
+    parts.ranks_are_processes = processes() != nullptr;
     parts.initial_master = [this](std::uint32_t c, float* master) { fill_master(plan().chunks[c], master); };
     RuntimeOptions options = runtime_options_;
-    if (options.adversarial_seed != 0) options.adversarial_seed += r;  // each rank late in its own way
+    if (options.adversarial_seed != 0)
+      options.adversarial_seed += rank.plan.rank;  // each rank late in its own way
     rank.runtime = std::make_unique<Runtime>(parts, options);
   });
   run(ProgramKind::materialize, {});
@@ -188,14 +243,12 @@ void Engine::fill_master(const Chunk& chunk, float* master) const {
 }
 
 std::uint64_t Engine::ledger_bytes() const {
-  // The ledger's device is that of the rank that holds most.
+  // The ledger's device is that of the rank that holds most, its host that of all processes.
   const Ledger& ledger = plan().ledger;
-  std::uint64_t fullest = 0, devices = 0;
-  for (const Rank& rank : ranks_) {
-    fullest = std::max(fullest, rank.plan.arena_bytes[0]);
-    devices += rank.plan.arena_bytes[0];
-  }
-  return ledger.total(Tier::device) - fullest + devices + ledger.total(Tier::host);
+  const std::uint64_t processes = ranks() / local_ranks();
+  std::uint64_t bytes = ledger.total(Tier::device) - fullest_device_bytes_;
+  for (const Rank& rank : ranks_) bytes += rank.plan.arena_bytes[0] + rank.plan.arena_bytes[1];
+  return bytes + (ledger.total(Tier::host) - all_host_arenas_bytes_) / processes;
 }
 
 std::optional<std::string> Engine::run_state() const {
@@ -204,8 +257,10 @@ std::optional<std::string> Engine::run_state() const {
 }
 
 void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, std::uint64_t held_bytes) {
-  const std::uint64_t free =
-      config.tiers.nvme.empty() ? ~std::uint64_t{0} >> 2 : free_nvme_bytes(config) + held_bytes;
+  const std::uint64_t free = config.tiers.nvme.empty()
+                                 ? ~std::uint64_t{0} >> 2
+                                 // The least that any process sees: one plan for all.
+                                 : ~largest_of_processes(~(free_nvme_bytes(config) + held_bytes));
   HostOverhead overhead = model_.overhead(config.placement.chunk_numel);
   const auto plan_once = [&] {
     PlanRequest request = plan_request(config, model_.shape, config.placement.chunk_numel, free, overhead);
@@ -231,10 +286,18 @@ void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, 
   if (model_.measured) {
     const std::uint64_t estimated_bytes = overhead.library_bytes;
     overhead = model_.measured(overhead);
+    overhead.library_bytes = largest_of_processes(overhead.library_bytes);  // one plan for all
     if (overhead.library_bytes > estimated_bytes) on_own_heap(plan_with_programs, plans);
     memory_.sample();
   }
-  for (Plan& plan : plans) ranks_.emplace_back().plan = std::move(plan);
+  for (const Plan& plan : plans) {
+    fullest_device_bytes_ = std::max(fullest_device_bytes_, plan.arena_bytes[0]);
+    all_host_arenas_bytes_ += plan.arena_bytes[1];
+  }
+  for (Plan& plan : plans) {
+    if (!world_ || plan.rank == static_cast<std::uint32_t>(world_->rank()))
+      ranks_.emplace_back().plan = std::move(plan);
+  }
 }
 
 StoreShape Engine::store_shape(const Config& config, std::uint32_t cut_ranks) const {
@@ -280,43 +343,76 @@ void Engine::open_storage(const Config& config, const EngineOptions& engine_opti
     scratch_ = std::make_unique<Scratch>(*queue_, room, scratch_bytes);
   };
   if (exists) {
-    store_ = ExtentStore::open(*queue_, config.store.path);
+    open_store(config, true, {});
     return open_scratch(less(paths, store_->held()));
   }
   open_scratch(paths);  // first: it leaves nothing behind when there is no room for the store
   if (config.store.path.empty()) return;
-  const auto room = scratch_ != nullptr ? less(paths, scratch_->held()) : paths;
-  store_ = ExtentStore::create(*queue_, {config.store.path, room, config.commit.every_steps != 0},
-                               store_shape(config, config.ranks.count));
+  open_store(config, false, scratch_ != nullptr ? less(paths, scratch_->held()) : paths);
+}
+
+// Where ranks are processes, the first one opens or creates the store, and the others join it then.
+void Engine::open_store(const Config& config, bool exists, const std::vector<VolumePath>& room) {
+  Communicator* const all = processes();
+  std::vector<bool> own;
+  for (std::uint32_t c = 0; c < plan().chunks.size(); ++c)
+    own.push_back(plan().ranks.owner(c) == plan().rank);
+  std::uint64_t epoch = 0;
+  if (all == nullptr || all->rank() == 0) {
+    store_ = exists ? ExtentStore::open(*queue_, config.store.path)
+                    : ExtentStore::create(*queue_, {config.store.path, room, config.commit.every_steps != 0},
+                                          store_shape(config, config.ranks.count));
+    if (all == nullptr) return;
+    store_->share(own);
+    epoch = store_->epoch();
+  }
+  all->broadcast({"the store's epoch", kNoUnit, 0}, WireType::u64, 0,
+                 std::as_writable_bytes(std::span(&epoch, 1)));
+  if (all->rank() != 0) store_ = ExtentStore::join_run(*queue_, config.store.path, epoch, own);
 }
 
 void Engine::visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit) {
   std::mutex one_at_a_time;
   threads_->run([&](std::uint32_t rank) {
     const std::lock_guard lock(one_at_a_time);
-    ranks_[rank].runtime->visitor = [&](const ChunkState& state) { visit(rank, state); };
+    const std::uint32_t global = ranks_[rank].plan.rank;
+    ranks_[rank].runtime->visitor = [&, global](const ChunkState& state) { visit(global, state); };
     ranks_[rank].runtime->run(ProgramKind::visit, {});
   });
 }
 
 std::string Engine::state_hash() {
   const RankTable& table = plan().ranks;
-  Hash128 owners;
-  std::vector<Hash128> held(ranks());  // by rank
-  std::vector<Hash128> of_shard(table.shape().shard_size());
+  // By rank: the sum over the chunks that it holds, and over those that it owns.
+  std::vector<Hash128> held(ranks()), owned(ranks());
   visit([&](std::uint32_t rank, const ChunkState& state) {
     StateHash hash(model_.shape, plan().chunks);
     hash.add(state);
     held[rank] += hash.value();
-    if (table.owner(state.chunk) != rank) return;
-    owners += hash.value();
-    of_shard[rank % of_shard.size()] += hash.value();
+    if (table.owner(state.chunk) == rank) owned[rank] += hash.value();
   });
+  if (Communicator* all = processes()) {
+    const auto own = first_rank();
+    const std::array<std::uint64_t, 4> mine{held[own].low, held[own].high, owned[own].low, owned[own].high};
+    std::vector<std::uint64_t> numbers(4 * ranks());
+    all->all_gather({"hashes of states", kNoUnit, 0}, WireType::u64, equal_parts(all->size(), 4),
+                    std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(numbers)));
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+      held[rank] = {numbers[4 * rank], numbers[4 * rank + 1]};
+      owned[rank] = {numbers[4 * rank + 2], numbers[4 * rank + 3]};
+    }
+  }
+  Hash128 sum;
+  std::vector<Hash128> of_shard(table.shape().shard_size());
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    sum += owned[rank];
+    of_shard[rank % of_shard.size()] += owned[rank];
+  }
   for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
     check(held[rank] == of_shard[rank % of_shard.size()],
           "rank {} holds other states than the ranks that own them", rank);
   }
-  return to_hex(owners);
+  return to_hex(sum);
 }
 
 std::uint64_t Engine::sent_bytes() const {

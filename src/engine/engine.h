@@ -14,6 +14,7 @@
 #include "io/io_queue.h"
 #include "io/scratch.h"
 #include "src/base/process_memory.h"
+#include "src/collectives/communicator.h"
 #include "src/engine/host_overhead.h"
 #include "src/engine/rank_threads.h"
 #include "src/plan/plan.h"
@@ -48,7 +49,13 @@ struct EngineOptions {
   std::uint64_t adversarial_seed = 0;
   std::shared_ptr<IoHooks> io_hooks = nullptr;  // tests inject faults here
   bool compares_numerics = true;  // false: no step is run (sampling), so a difference is not said
+  // Where ranks are processes: gives this process's rank of their world. Empty: all ranks are threads of this
+  // one.
+  std::function<std::unique_ptr<Communicator>(const CommunicatorOptions&)> make_world = {};
 };
+
+// ranks.time_limit_s and ranks.link_gbps.
+CommunicatorOptions communicator_options(const Config& config);
 
 // Thread contract: one thread at a time.
 class Engine {
@@ -69,8 +76,18 @@ class Engine {
   // Does what is pending. Nothing when there was nothing to do.
   std::optional<StepOutcome> drain();
 
-  std::uint32_t ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
-  const Plan& plan(std::uint32_t rank = 0) const { return ranks_[rank].plan; }
+  std::uint32_t ranks() const { return plan().ranks.ranks(); }
+  // Those of this process: first_rank(), first_rank() + 1, ...
+  std::uint32_t local_ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
+  std::uint32_t first_rank() const { return plan().rank; }
+  const Plan& plan() const { return ranks_[0].plan; }  // of the first local rank
+
+  // For what a run does between programs: the sums, or the largest, over processes (of one: what is given).
+  // Every process calls, in one order. Errors as Communicator's.
+  std::uint64_t sum_of_processes(std::uint64_t value);
+  std::uint64_t largest_of_processes(std::uint64_t value);
+  // Numbers of which each is 0 on all processes but one.
+  std::vector<double> join_processes(std::vector<double> values);
   const ModelShape& model() const { return model_.shape; }
   ExtentStore* store() { return store_.get(); }  // null where nothing is kept on disk
   // What the last commit kept beside the chunks; nothing where none was made.
@@ -88,10 +105,10 @@ class Engine {
   // Over every state, by a visit of all chunks on every rank that holds them. Wants nothing pending. Throws
   // internal where two ranks hold different states of one chunk.
   std::string state_hash();
-  // Calls visit(rank, state) for every chunk that a rank holds, the ranks one after another. Wants nothing
-  // pending.
+  // Calls visit(rank, state) for every chunk that a local rank holds, the ranks one after another. Wants
+  // nothing pending.
   void visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit);
-  // What rank 0 has sent to other ranks in collectives so far; 0 with one rank.
+  // What the first local rank has sent to other ranks in collectives so far; 0 with one rank.
   std::uint64_t sent_bytes() const;
 
  private:
@@ -106,12 +123,18 @@ class Engine {
 
   void make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, std::uint64_t held_bytes);
   void allocate(const Config& config);
+  void make_groups(const Config& config);
+  void open_store(const Config& config, bool exists, const std::vector<VolumePath>& room);
+  Communicator* processes() const;
   void open_storage(const Config& config, const EngineOptions& options, bool exists);
   StoreShape store_shape(const Config& config, std::uint32_t cut_ranks) const;
 
   PeakMemory memory_;
   EngineModel model_;
   RuntimeOptions runtime_options_;
+  std::unique_ptr<Communicator> world_;     // of processes, until the groups are made
+  std::uint64_t fullest_device_bytes_ = 0;  // arenas of all ranks, as planned
+  std::uint64_t all_host_arenas_bytes_ = 0;
   std::shared_ptr<AlignedMemory> host_;
   std::unique_ptr<IoQueue> queue_;
   std::unique_ptr<Scratch> scratch_;

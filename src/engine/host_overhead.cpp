@@ -80,13 +80,18 @@ constexpr double kResidentSlots = 4;
 
 }  // namespace
 
+std::uint64_t local_ranks(const Config& config) {
+  return config.ranks.per_process > 0 ? config.ranks.per_process : config.ranks.count;
+}
+
 std::uint64_t compute_threads(const Config& config) {
   if (config.compute.threads > 0) return config.compute.threads;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0)
-    return static_cast<std::uint64_t>(std::max(1, CPU_COUNT(&set)));
-  return std::max(1u, std::thread::hardware_concurrency());
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  const std::uint64_t cores = std::max<std::uint64_t>(
+      1, known ? static_cast<unsigned>(CPU_COUNT(&set)) : std::thread::hardware_concurrency());
+  return std::max<std::uint64_t>(1, cores * local_ranks(config) / config.ranks.count);
 }
 
 std::uint64_t HostOverhead::total() const {
@@ -107,7 +112,7 @@ std::vector<LedgerLine> HostOverhead::lines() const {
 HostOverhead engine_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel) {
   std::uint64_t chunks = 0, segments = 0, blocks = 0;
   const RankShape ranks = rank_shape(config);
-  const std::uint64_t n = ranks.ranks;
+  const std::uint64_t n = local_ranks(config);
   for (const Chunk& chunk : cut_chunks(model, chunk_numel, ranks.ranks)) {
     ++chunks;
     segments += chunk.segments.size();

@@ -26,7 +26,10 @@ struct HostOverhead {
 // budgets a refusal names are accepted. Pure.
 HostOverhead engine_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel);
 
-// compute.threads, or one a core that the process may use.
+// Ranks that are threads of this process.
+std::uint64_t local_ranks(const Config& config);
+
+// compute.threads, or one a core that the process may use; where ranks are processes, its share of them.
 std::uint64_t compute_threads(const Config& config);
 
 // What a plan's compiled programs take when one of them runs: at most program_bytes above.

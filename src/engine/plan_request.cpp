@@ -66,6 +66,10 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
   request.two_extents = config.commit.every_steps != 0;
   request.nvme_tier = !config.tiers.nvme.empty();
   request.fixed = overhead.lines();
+  // Each process has libraries and tables of its own, and the host's budget is all processes'.
+  const std::uint64_t processes =
+      config.ranks.per_process > 0 ? config.ranks.count / config.ranks.per_process : 1;
+  for (LedgerLine& line : request.fixed) line.bytes *= processes;
   if (request.has_store && request.two_extents) {
     request.fixed.push_back({Tier::nvme, "run state, two extents", kRunStateBytes});
   }

@@ -11,6 +11,30 @@ Part part_of(const NumelRange& range) {
   return {range.begin, range.numel()};
 }
 
+// Every process's share of a commit to the first one: 4 numbers of sums, then the epochs.
+std::vector<CommitShare> gather_shares(Communicator& all, std::uint64_t step, const CommitShare& own) {
+  const CollectiveLabel label{"the commit: all is written", kNoUnit, step};
+  const std::uint64_t count = own.epochs.size();
+  std::vector<std::uint64_t> counts(static_cast<std::size_t>(all.size()));
+  all.all_gather(label, WireType::u64, equal_parts(all.size(), 1), std::as_bytes(std::span(&count, 1)),
+                 std::as_writable_bytes(std::span(counts)));
+  std::vector<std::uint64_t> sizes, numbers{own.added.low, own.added.high, own.removed.low, own.removed.high};
+  for (const std::uint64_t epochs : counts) sizes.push_back(4 + epochs);
+  numbers.insert(numbers.end(), own.epochs.begin(), own.epochs.end());
+  const std::vector<Part> parts = consecutive_parts(sizes);
+  std::vector<std::uint64_t> everything(parts.back().offset + parts.back().numel);
+  all.gather(label, WireType::u64, 0, parts, std::as_bytes(std::span(numbers)),
+             std::as_writable_bytes(std::span(everything)));
+  std::vector<CommitShare> shares;
+  for (std::size_t rank = 1; all.rank() == 0 && rank < parts.size(); ++rank) {
+    const auto begin = everything.begin() + static_cast<std::ptrdiff_t>(parts[rank].offset);
+    CommitShare share{{begin[0], begin[1]}, {begin[2], begin[3]}, {}};
+    share.epochs.assign(begin + 4, begin + static_cast<std::ptrdiff_t>(parts[rank].numel));
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
 }  // namespace
 
 // In adversarial mode one thread runs all lanes: what may wait for other ranks stands in one stream, in list
@@ -78,11 +102,21 @@ ExactSum Runtime::sum_of_ranks(const ExactSum& own) {
 
 // The store is one: it commits when every rank's writes are there, and nobody writes before it has.
 void Runtime::commit() {
-  if (parts_.groups == nullptr) return parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
+  const CommitInputs& what = inputs_->commit;
+  if (parts_.groups == nullptr) return parts_.store->commit(what.step, what.run_state);
   Communicator& all = *parts_.groups->commit;
-  all.barrier({"the commit: all is written", kNoUnit, inputs_->commit.step});
-  if (all.rank() == 0) parts_.store->commit(inputs_->commit.step, inputs_->commit.run_state);
-  all.barrier({"the commit: it is done", kNoUnit, inputs_->commit.step});
+  if (!parts_.ranks_are_processes) {
+    all.barrier({"the commit: all is written", kNoUnit, what.step});
+    if (all.rank() == 0) parts_.store->commit(what.step, what.run_state);
+    all.barrier({"the commit: it is done", kNoUnit, what.step});
+    return;
+  }
+  const bool leads = all.rank() == 0;
+  const std::vector<CommitShare> others =
+      gather_shares(all, what.step, leads ? CommitShare{} : parts_.store->prepare(what.step));
+  if (leads) parts_.store->commit(what.step, what.run_state, others);
+  all.barrier({"the commit: it is done", kNoUnit, what.step});
+  if (!leads) parts_.store->committed(what.step);
 }
 
 }  // namespace terrace

@@ -43,6 +43,7 @@ struct RuntimeParts {
   Scratch* scratch = nullptr;
   std::size_t first_scratch_extent = 0;  // the plan's extents are numbered from here
   RankGroups* groups = nullptr;          // where there are several ranks
+  bool ranks_are_processes = false;      // each with a handle of its own on the one store
   // Fills the master parameters of a chunk (numel floats, padding included) with their initial values.
   std::function<void(std::uint32_t chunk, float* master)> initial_master;
 };

@@ -12,7 +12,7 @@ HostOverhead host_overhead(const Config& config, const ModelShape& model, std::u
   const ModelSpec spec = model_spec(config);
   const ModelSizes sizes(spec, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
   const std::uint64_t threads = compute_threads(config);
-  const std::uint64_t ranks = config.ranks.count;
+  const std::uint64_t ranks = local_ranks(config);
   HostOverhead overhead = engine_overhead(config, model, chunk_numel);
   // Measured with oneDNN 2.6 and oneTBB 2021.8: the libraries' own tables and code; on each compute thread
   // buffers for packed operands, a scratchpad, a stack; a prepared product.

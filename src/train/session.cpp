@@ -82,7 +82,8 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec) {
 
 Session::Session(const Config& config, const SessionOptions& options)
     : spec_(model_spec(config)), contributions_(config.train.micro_batches) {
-  set_parallel_threads(static_cast<int>(config.compute.threads));
+  set_parallel_threads(
+      static_cast<int>(config.ranks.per_process > 0 ? compute_threads(config) : config.compute.threads));
   EngineModel model = engine_model(config, spec_);
   model.measured = [&](const HostOverhead& estimate) {
     return overhead_at_least(estimate, warm_up_executors(config));
@@ -92,7 +93,8 @@ Session::Session(const Config& config, const SessionOptions& options)
   logger()->info("device {}, matrix products by {}", "host", product_library());
   if (config.ranks.count > 1) {
     const RankShape shape = plan().ranks.shape();
-    logger()->info("{} ranks as threads, stage {}: {} shards x {} replicas", shape.ranks, config.ranks.stage,
+    logger()->info("{} ranks as {}, stage {}: {} shards x {} replicas", shape.ranks,
+                   config.ranks.per_process > 0 ? "processes" : "threads", config.ranks.stage,
                    shape.shard_size(), shape.replicate_size());
   }
   logger()->info("{} samples a step in {} contributions", effective_batch(config),
@@ -105,10 +107,10 @@ Session::Session(const Config& config, const SessionOptions& options)
 Session::~Session() = default;
 
 std::uint64_t Session::load_step(const DistributedSampler& sampler) {
-  const std::uint32_t ranks = engine_->ranks();
-  std::uint64_t targets = 0;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    targets += terrace::load_step(sampler, *executors_[rank], rank, ranks);
+  std::uint64_t own = 0;
+  for (std::uint32_t local = 0; local < engine_->local_ranks(); ++local)
+    own += terrace::load_step(sampler, *executors_[local], engine_->first_rank() + local, engine_->ranks());
+  const std::uint64_t targets = engine_->sum_of_processes(own);
   if (targets == 0) return 0;
   for (const auto& executor : executors_) executor->set_divisor(targets);
   return targets;
@@ -118,30 +120,34 @@ void Session::set_loss_scale(double scale) {
   for (const auto& executor : executors_) executor->set_loss_scale(scale);
 }
 
-std::vector<double> Session::loss_sums() const {
-  std::vector<double> sums;
-  for (std::uint32_t k = 0; k < contributions_; ++k)
-    sums.push_back(executors_[k % engine_->ranks()]->loss_sum(k));
-  return sums;
+std::vector<double> Session::loss_sums() {
+  std::vector<double> sums(contributions_, 0.0);
+  for (std::uint32_t local = 0; local < engine_->local_ranks(); ++local) {
+    for (std::uint32_t k = engine_->first_rank() + local; k < contributions_; k += engine_->ranks())
+      sums[k] = executors_[local]->loss_sum(k);
+  }
+  return engine_->join_processes(std::move(sums));
 }
 
 double Session::evaluate(DistributedSampler& sampler, std::uint64_t batches) {
-  std::vector<double> sums;
-  std::uint64_t targets = 0;
-  for (std::uint64_t first = 0; first < batches; first += engine_->ranks()) {
-    for (std::uint32_t rank = 0; rank < engine_->ranks(); ++rank) {
-      if (first + rank >= batches) {  // nothing left for it: it only takes part
-        executors_[rank]->set_contribution(0, {}, {});
-        continue;
-      }
-      targets += terrace::load_step(sampler, *executors_[rank]);
-      sampler.advance();
+  std::vector<double> sums(batches, 0.0);
+  std::uint64_t own = 0;
+  const std::uint32_t first_local = engine_->first_rank(), ranks = engine_->ranks();
+  for (std::uint64_t first = 0; first < batches; first += ranks) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      const bool local = rank >= first_local && rank < first_local + engine_->local_ranks();
+      const bool present = first + rank < batches;  // else nothing is left for it: it only takes part
+      if (local && present) own += terrace::load_step(sampler, *executors_[rank - first_local]);
+      if (local && !present) executors_[rank - first_local]->set_contribution(0, {}, {});
+      if (present) sampler.advance();
     }
     engine_->run(ProgramKind::eval, {});
-    for (std::uint32_t rank = 0; rank < engine_->ranks() && first + rank < batches; ++rank)
-      sums.push_back(executors_[rank]->loss_sum(0));
+    for (std::uint32_t local = 0; local < engine_->local_ranks(); ++local) {
+      const std::uint64_t batch = first + first_local + local;
+      if (batch < batches) sums[batch] = executors_[local]->loss_sum(0);
+    }
   }
-  return mean_loss(sums, targets);
+  return mean_loss(engine_->join_processes(std::move(sums)), engine_->sum_of_processes(own));
 }
 
 // Returns the memory that came with them, the libraries' and the executors' own.
@@ -150,7 +156,7 @@ std::uint64_t Session::warm_up_executors(const Config& config) {
   constexpr std::uint64_t kRoomBytes = 32 * kMiB;
   AlignedMemory(kRoomBytes, "oneDNN's code and tables");
   const std::uint64_t before_bytes = process_memory().resident_bytes();
-  for (std::uint32_t rank = 0; rank < config.ranks.count; ++rank) {
+  for (std::uint64_t rank = 0; rank < local_ranks(config); ++rank) {
     executors_.push_back(std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
                                                        grad_dtype(config)));
     executors_.back()->warm_up();

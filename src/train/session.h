@@ -27,7 +27,7 @@ class Session {
   ~Session();
 
   Engine& engine() { return *engine_; }
-  GptExecutor& executor(std::uint32_t rank = 0) { return *executors_[rank]; }
+  GptExecutor& executor(std::uint32_t local = 0) { return *executors_[local]; }
 
   // Hands each rank its contributions of the step at the sampler's position, and every rank the divisor of
   // the mean. Returns that: the real targets of the whole step; 0: there is nothing to train on, and no
@@ -36,7 +36,7 @@ class Session {
   // On every rank: what gradients are larger by.
   void set_loss_scale(double scale);
   // Sums of the losses of the step just run, by contribution.
-  std::vector<double> loss_sums() const;
+  std::vector<double> loss_sums();
   // Mean loss of the next `batches` contributions of `sampler`, each rank one at a time, folded in their
   // order. NaN without targets.
   double evaluate(DistributedSampler& sampler, std::uint64_t batches);
@@ -52,7 +52,7 @@ class Session {
   ModelSpec spec_;
   std::uint32_t contributions_;
   std::optional<RunState> resumed_;
-  std::vector<std::unique_ptr<GptExecutor>> executors_;  // by rank
+  std::vector<std::unique_ptr<GptExecutor>> executors_;  // of the local ranks
   std::unique_ptr<Engine> engine_;                       // last: stops before what it works with goes
 };
 

@@ -11,6 +11,7 @@
 
 #include "src/base/fail.h"
 #include "src/base/log.h"
+#include "src/collectives/mpi_communicator.h"
 #include "src/engine/commit_policy.h"
 #include "src/train/batches.h"
 #include "src/train/metrics.h"
@@ -71,7 +72,9 @@ class Training {
       report.eta_s = seconds_since(start) / static_cast<double>(step_ - first) * left;
       result.last_loss = report.loss;
       if (options_.on_step) options_.on_step(report);
-      result.interrupted = options_.should_stop && options_.should_stop();
+      // A signal may reach one process first: all stop after the same step.
+      const bool asked = options_.should_stop && options_.should_stop();
+      result.interrupted = session_.engine().largest_of_processes(asked ? 1 : 0) > 0;
       if (evaluation_due() && (!result.interrupted || step_ == config_.train.steps)) {
         result.eval_loss = evaluate();
       }
@@ -166,7 +169,8 @@ class Training {
       logger()->info("step {}: loss scale {} to {}", step_,
                      change == LossScaleChange::raised ? "raised" : "lowered", loss_scale_.scale());
     }
-    commits_.measure(outcome.wall_us);
+    const auto wall_us = static_cast<std::uint64_t>(outcome.wall_us);
+    commits_.measure(static_cast<double>(session_.engine().largest_of_processes(wall_us)));
     totals_.add(outcome);
     if (trace_) trace_->add(step_, outcome);
 
@@ -253,9 +257,52 @@ class Training {
 
 }  // namespace
 
+namespace {
+
+// As one rank of a job of processes.
+TrainResult train_as_process(Config config, TrainOptions options, SessionOptions session) {
+  try {
+    auto world = make_mpi_world(communicator_options(config));
+    const auto size = static_cast<std::uint32_t>(world->size());
+    if (config.ranks.count != 1 && config.ranks.count != size) {
+      fail(ErrorCode::invalid_argument, "ranks.count = {}, and the job has {} processes of one rank each",
+           config.ranks.count, size);
+    }
+    config.ranks.count = size;
+    const bool first = world->rank() == 0;
+    if (!first) {  // one process speaks
+      options.metrics_path.clear();
+      options.trace_path.clear();
+      options.on_step = nullptr;
+      options.on_eval = nullptr;
+      logger()->set_level(spdlog::level::err);
+    }
+    session.make_world = [&](const CommunicatorOptions&) { return std::move(world); };
+    TrainResult result = train(config, options, session);
+    result.first_process = first;
+    return result;
+  } catch (const std::exception& error) {
+    abort_mpi_job(error.what());
+  }
+}
+
+}  // namespace
+
 TrainResult train(const Config& config, const TrainOptions& options) {
   SessionOptions session;
   session.resume = options.resume;
+  const bool launched = launched_by_mpi();
+  if (launched && config.ranks.per_process == 1) return train_as_process(config, options, session);
+  if (launched) {
+    fail(ErrorCode::invalid_argument,
+         "started as one of a job's processes, but ranks.per_process = 0: each would be a run of its own. "
+         "With "
+         "--ranks-per-process 1 they are the ranks of one run");
+  }
+  if (config.ranks.per_process == 1 && config.ranks.count > 1) {
+    fail(ErrorCode::invalid_argument, "ranks.per_process = 1 with ranks.count = {}: start it by mpirun -n {}",
+         config.ranks.count, config.ranks.count);
+  }
   return train(config, options, session);
 }
 
