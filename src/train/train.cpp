@@ -46,6 +46,7 @@ class Training {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
       last_line_ = session_.resumed()->step_line;
+      updates_ = session_.resumed()->updates;
       if (!session_.resumed()->loss_scale.empty()) loss_scale_.restore(session_.resumed()->loss_scale);
     }
     save_run_state();
@@ -142,7 +143,7 @@ class Training {
 
   // What a commit of the last step would keep: sampler and metrics as they are now.
   void save_run_state() {
-    saved_ = {step_, to_json({step_, last_line_, sampler_.save_state(), loss_scale_.save()})};
+    saved_ = {step_, to_json({step_, last_line_, sampler_.save_state(), loss_scale_.save(), updates_})};
   }
 
   // One step. Its updates, or their writes, are left pending and run inside the next; so does its commit.
@@ -150,7 +151,7 @@ class Training {
     const auto start = Clock::now();
     const std::uint64_t targets = session_.load_step(sampler_);
     if (targets == 0) return skip_step();
-    const double lr = schedule_.at(step_);
+    const double lr = schedule_.at(updates_);
     const bool commit = commits_.due(step_) && committed_ != step_;
     StepInputs inputs;
     inputs.step = step_ + 1;
@@ -164,6 +165,7 @@ class Training {
     if (commit) committed_ = step_;
     sampler_.advance();
     ++step_;
+    if (outcome.verdict.finite) ++updates_;
     const LossScaleChange change = loss_scale_.update(outcome.verdict.finite);
     if (change != LossScaleChange::none) {
       logger()->info("step {}: loss scale {} to {}", step_,
@@ -201,7 +203,7 @@ class Training {
     report.step = step_;
     report.total_steps = config_.train.steps;
     report.loss = std::numeric_limits<double>::quiet_NaN();
-    report.lr = schedule_.at(step_ - 1);
+    report.lr = schedule_.at(updates_);
     report.skipped = true;
     last_line_ = to_line(to_metrics(report));
     save_run_state();
@@ -249,9 +251,10 @@ class Training {
   std::unique_ptr<MetricsWriter> metrics_;
   RunTotals totals_;
   std::unique_ptr<TraceWriter> trace_;
-  std::string last_line_;   // metrics of the last step
-  CommitInputs saved_;      // run state after it
-  std::uint64_t step_ = 0;  // iterations done
+  std::string last_line_;      // metrics of the last step
+  CommitInputs saved_;         // run state after it
+  std::uint64_t step_ = 0;     // iterations done
+  std::uint64_t updates_ = 0;  // those that updated
   std::uint64_t committed_ = 0;
 };
 

@@ -2,7 +2,7 @@
 // rank with the same contributions, bit for bit, also where the ranks do not divide them.
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <algorithm>
 
 #include "tests/e2e/tiny_run.h"
 
@@ -112,9 +112,68 @@ TEST_P(RanksTest, AStoreResumesAtAnyOtherNumberOfRanks) {
   }
 }
 
+// fp16 whose first steps overflow on some contribution: every rank drops them and lowers the scale alike.
+TEST(Ranks, AnOverflowOnAnyRankSkipsTheStepOnAll) {
+  Workspace workspace;
+  Config config = workspace.config();
+  config.train.steps = 12;
+  config.train.micro_batch = 2;
+  config.train.micro_batches = 3;
+  config.precision.compute = "fp16";
+  config.precision.loss_scale_initial = 1u << 26;
+  config.precision.loss_scale_hysteresis = 1;
+  config.optimizer.warmup_steps = 0;
+  std::vector<bool> dropped;
+  const auto run_counted = [&](const Config& counted) {
+    dropped.clear();
+    Record record;
+    TrainOptions options;
+    options.on_step = [&](const StepReport& report) {
+      record.losses.push_back(report.loss);
+      record.norms.push_back(report.grad_norm);
+      dropped.push_back(report.dropped);
+    };
+    record.hash = train(counted, options).state_hash;
+    return record;
+  };
+  const Record one = run_counted(config);
+  const std::vector<bool> wanted = dropped;
+  EXPECT_TRUE(wanted.front()) << "the scale is chosen to overflow";
+  EXPECT_FALSE(wanted.back()) << "and to come down to what works";
+  for (const Mesh& mesh : kMeshes) {
+    config.ranks.count = mesh.ranks;
+    config.ranks.stage = mesh.stage;
+    config.ranks.replicas = mesh.replicas;
+    EXPECT_EQ(run_counted(config), one) << name_of(mesh);
+    EXPECT_EQ(dropped, wanted) << name_of(mesh);
+  }
+}
+
+// A step whose scale only ever overflows leaves every state as it was made.
+TEST(Ranks, ADroppedStepLeavesEveryStateAsItWas) {
+  Workspace workspace;
+  Config config = workspace.config();
+  config.train.micro_batches = 3;
+  config.train.micro_batch = 2;
+  config.precision.compute = "fp16";
+  config.precision.loss_scale_initial = 1ull << 40;
+  config.optimizer.warmup_steps = 0;
+  const auto hash_after = [&](std::uint64_t steps) {
+    config.train.steps = steps;
+    return run(config).hash;
+  };
+  const std::string fresh = hash_after(1);
+  for (const char* stage : {"0", "2", "3"}) {
+    config.ranks.count = 3;
+    config.ranks.stage = stage;
+    EXPECT_EQ(hash_after(1), fresh);
+    EXPECT_EQ(hash_after(3), fresh) << "three dropped steps";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuts, RanksTest,
                          testing::Values(Cut{1, "bf16", 1}, Cut{2, "fp32", 1}, Cut{4, "bf16", 0},
-                                         Cut{5, "bf16", 1}, Cut{7, "fp32", 0}));
+                                         Cut{5, "bf16", 1}, Cut{7, "fp32", 0}, Cut{3, "fp16", 1}));
 
 }  // namespace
 }  // namespace terrace::e2e
