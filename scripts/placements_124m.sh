@@ -27,22 +27,4 @@ half='{host=0.5,nvme=0.5}'
 run halves --set "placement.optimizer_state=$half" --set "placement.parameters=$half" --set "placement.gradients=$half" \
   --set "placement.activations=$half"
 
-python3 - "$work" <<'PYTHON'
-import json, pathlib, sys
-results = {}
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jsonl")):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    steps = [line for line in lines if line["event"] == "step"]
-    end = lines[-1]
-    results[path.stem] = ([s["loss"] for s in steps], [s["grad_norm"] for s in steps], end["state_hash"])
-    peak = end["peak"]
-    print(f"{path.stem:15} {end['state_hash']}  resident {peak['resident_bytes'] / 2**30:.2f} GiB  "
-          f"device {peak['device_bytes'] / 2**30:.2f}  host {peak['host_bytes'] / 2**30:.2f}  "
-          f"nvme {peak['nvme_bytes'] / 2**30:.2f}  {steps[-1]['tokens_per_s']:.0f} tokens/s")
-losses, norms, _ = next(iter(results.values()))
-print("losses", *losses)
-print("norms ", *norms)
-same = len({json.dumps(result) for result in results.values()}) == 1
-print("the same bits at all placements" if same else "DIFFERENT")
-sys.exit(0 if same else 1)
-PYTHON
+scripts/compare_bits.py "$work"
