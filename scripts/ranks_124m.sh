@@ -15,7 +15,7 @@ run() {
   mkdir -p "$work/$name/nvme"
   "$terrace" train configs/gpt2-124m.toml --metrics "$work/$name.jsonl" \
     --set "data.path=\"$data\"" --set train.steps=2 --set train.micro_batches=4 --set train.eval_batches=0 \
-    --set 'tiers.host="10GiB"' --set "store.path=\"$work/$name/store\"" \
+    --set ranks.time_limit_s=600 --set 'tiers.host="10GiB"' --set "store.path=\"$work/$name/store\"" \
     --set "tiers.nvme=[{path=\"$work/$name/nvme\", size=\"12GiB\"}]" "$@" >"$work/$name.txt"
   rm -rf "${work:?}/$name"
 }
