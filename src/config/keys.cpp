@@ -100,6 +100,11 @@ const std::vector<ConfigKey>& keys() {
              "`ranks.replicas` groups."),
       integer("ranks.replicas", F(ranks.replicas), "", {0, 1024},
               "Copies of the model under `hybrid_shard`; divides `ranks.count`. 0 = 2 there, else 1."),
+      other(KeyForm::flag, "ranks.own_seeds", F(ranks.own_seeds),
+            "As data-parallel programs do it: rank r draws its initial weights from seed `train.seed` + r, "
+            "and rank 0's are broadcast before the first step; so the numbers stay those of `train.seed`. "
+            "Takes 4 bytes of host memory for each parameter whose state a rank holds. `false` = every rank "
+            "draws what it holds from `train.seed`."),
       number("ranks.time_limit_s", F(ranks.time_limit_s), {0.001, 86400},
              "Seconds that a rank may be waited for in a collective before the run stops and names it."),
       number(

@@ -60,6 +60,21 @@ void on_own_heap(const Make& make, Value& copy) {
   trim_heap();
 }
 
+// Into zeros: a chunk's values of the tensors that lie in it.
+void fill_values(const Chunk& chunk, const InitialValues& initial, float* values) {
+  constexpr std::uint64_t kPiece =
+      16 * kBlockNumel;  // a value depends on its element alone: any pieces will do
+  parallel_for(div_up(chunk.numel, kPiece), [&](std::size_t piece) {
+    for (const Segment& segment : chunk.segments) {
+      const std::uint64_t from = std::max(segment.offset, piece * kPiece);
+      const std::uint64_t to = std::min(segment.offset + segment.numel(), (piece + 1) * kPiece);
+      if (from >= to) continue;
+      const std::uint64_t begin = segment.begin + (from - segment.offset);
+      initial(chunk.unit, segment.tensor, begin, begin + (to - from), values + from);
+    }
+  });
+}
+
 }  // namespace
 
 CommunicatorOptions communicator_options(const Config& config) {
@@ -201,6 +216,12 @@ void Engine::start(std::span<Executor* const> executors) {
     parts.groups = ranks() > 1 ? &rank.groups : nullptr;
     parts.ranks_are_processes = processes() != nullptr;
     parts.initial_master = [this](std::uint32_t c, float* master) { fill_master(plan().chunks[c], master); };
+    if (model_.own_initial && ranks() > 1) {
+      receive_initial(rank);
+      parts.initial_master = [&rank](std::uint32_t c, float* master) {
+        std::ranges::copy(rank.initial.at(c), master);
+      };
+    }
     RuntimeOptions options = runtime_options_;
     if (options.adversarial_seed != 0)
       options.adversarial_seed += rank.plan.rank;  // each rank late in its own way
@@ -216,6 +237,7 @@ StepOutcome Engine::run(ProgramKind kind, const StepInputs& inputs) {
     StepOutcome own = ranks_[rank].runtime->run(kind, inputs);
     if (rank == 0) outcome = std::move(own);
   });
+  drop_initial();
   return outcome;
 }
 
@@ -229,17 +251,33 @@ std::optional<StepOutcome> Engine::drain() {
 }
 
 void Engine::fill_master(const Chunk& chunk, float* master) const {
-  constexpr std::uint64_t kPiece =
-      16 * kBlockNumel;  // a value depends on its element alone: any pieces will do
-  parallel_for(div_up(chunk.numel, kPiece), [&](std::size_t piece) {
-    for (const Segment& segment : chunk.segments) {
-      const std::uint64_t from = std::max(segment.offset, piece * kPiece);
-      const std::uint64_t to = std::min(segment.offset + segment.numel(), (piece + 1) * kPiece);
-      if (from >= to) continue;
-      const std::uint64_t begin = segment.begin + (from - segment.offset);
-      model_.initial(chunk.unit, segment.tensor, begin, begin + (to - from), master + from);
-    }
-  });
+  fill_values(chunk, model_.initial, master);
+}
+
+// On the rank's own thread, all ranks at once, before any program has run.
+void Engine::receive_initial(Rank& rank) {
+  std::vector<std::uint32_t> unwritten;  // the same on every rank: the store is one
+  for (std::uint32_t c = 0; c < rank.plan.chunks.size(); ++c) {
+    if (store_ == nullptr || !store_->written(c)) unwritten.push_back(c);
+  }
+  const InitialValues own = model_.own_initial(rank.plan.rank);
+  rank.initial = broadcast_initial(
+      *rank.groups.world, rank.plan.chunks, unwritten,
+      [&](const Chunk& chunk, float* values) { fill_values(chunk, own, values); },
+      [&](std::uint32_t c) { return rank.plan.ranks.holds(rank.plan.rank, c); });
+}
+
+// What lives in memory has been initialised; what lives on disk is, each time it is read, until it is
+// written.
+void Engine::drop_initial() {
+  std::size_t dropped = 0;
+  for (Rank& rank : ranks_) {
+    dropped += std::erase_if(rank.initial, [&](const auto& chunk) {
+      return rank.plan.placement.optimizer_state[chunk.first] != Tier::nvme || store_ == nullptr ||
+             store_->written(chunk.first);
+    });
+  }
+  if (dropped > 0) trim_heap();
 }
 
 std::uint64_t Engine::ledger_bytes() const {

@@ -16,6 +16,7 @@
 #include "src/base/process_memory.h"
 #include "src/collectives/communicator.h"
 #include "src/engine/host_overhead.h"
+#include "src/engine/initial_broadcast.h"
 #include "src/engine/rank_threads.h"
 #include "src/plan/plan.h"
 #include "src/runtime/runtime.h"
@@ -36,6 +37,9 @@ struct EngineModel {
   std::string says;       // who names the identity, for messages: "the configuration says"
   std::string resume_by;  // how a store that exists is resumed, for messages: "--resume"
   InitialValues initial;  // from any thread, several at once
+  // Where set, rank r first draws the values that own_initial(r) gives, and rank 0's, which are those of
+  // `initial`, are broadcast before anything is read. One rank draws `initial` alone.
+  std::function<InitialValues(std::uint32_t rank)> own_initial = {};
   // What the host holds beside its arena, for chunks of that size.
   std::function<HostOverhead(std::uint64_t chunk_numel)> overhead;
   // Loads and tries what the run will use and gives the overhead as it then is, at least the estimate that it
@@ -118,6 +122,7 @@ class Engine {
     std::unique_ptr<Arenas> arenas;
     RankGroups groups;
     std::size_t first_scratch_extent = 0;
+    InitialChunks initial;  // received; as long as a program may read a chunk's initial values again
     std::unique_ptr<Runtime> runtime;
   };
 
@@ -127,6 +132,8 @@ class Engine {
   void open_store(const Config& config, bool exists, const std::vector<VolumePath>& room);
   Communicator* processes() const;
   void open_storage(const Config& config, const EngineOptions& options, bool exists);
+  void receive_initial(Rank& rank);
+  void drop_initial();
   StoreShape store_shape(const Config& config, std::uint32_t cut_ranks) const;
 
   PeakMemory memory_;

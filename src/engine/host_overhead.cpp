@@ -101,22 +101,25 @@ std::uint64_t HostOverhead::total() const {
 }
 
 std::vector<LedgerLine> HostOverhead::lines() const {
-  return {{Tier::host, "program and libraries", library_bytes},
-          {Tier::host, "scratch of the compute threads", scratch_bytes},
-          {Tier::host, "tokens and targets of a step", token_bytes},
-          {Tier::host, "compiled step programs", program_bytes},
-          {Tier::host, "tables of chunks, store and I/O", table_bytes},
-          {Tier::host, "arenas, rounded up to huge pages", rounding_bytes}};
+  std::vector<LedgerLine> lines{{Tier::host, "program and libraries", library_bytes},
+                                {Tier::host, "scratch of the compute threads", scratch_bytes},
+                                {Tier::host, "tokens and targets of a step", token_bytes},
+                                {Tier::host, "compiled step programs", program_bytes},
+                                {Tier::host, "tables of chunks, store and I/O", table_bytes},
+                                {Tier::host, "arenas, rounded up to huge pages", rounding_bytes}};
+  if (copy_bytes > 0) lines.push_back({Tier::host, "copies of parameters, of all ranks", copy_bytes});
+  return lines;
 }
 
 HostOverhead engine_overhead(const Config& config, const ModelShape& model, std::uint64_t chunk_numel) {
-  std::uint64_t chunks = 0, segments = 0, blocks = 0;
+  std::uint64_t chunks = 0, segments = 0, blocks = 0, largest_numel = 0;
   const RankShape ranks = rank_shape(config);
   const std::uint64_t n = local_ranks(config);
   for (const Chunk& chunk : cut_chunks(model, chunk_numel, ranks.ranks)) {
     ++chunks;
     segments += chunk.segments.size();
     blocks += chunk.numel / kBlockNumel;
+    largest_numel = std::max(largest_numel, chunk.numel);
   }
   HostOverhead overhead;
   const Operations ops =
@@ -129,6 +132,13 @@ HostOverhead engine_overhead(const Config& config, const ModelShape& model, std:
       chunks * 4 * kKiB + segments * kKiB + n * blocks * sizeof(double) + config.io.depth * 5 * kKiB + kMiB;
   if (n > 1) overhead.table_bytes += n * (chunks * 512 + segments * sizeof(std::uint64_t) + 64 * kKiB);
   overhead.rounding_bytes = (1 + n) * kHugePageBytes;
+  if (ranks.ranks > 1 && config.ranks.own_seeds) {  // what the ranks hold, and the chunk that each draws
+    // A rank by itself may hold up to a chunk more of every unit than its share.
+    const std::uint64_t numel = blocks * kBlockNumel;
+    const std::uint64_t share = numel / ranks.shard_size() + model.units.size() * largest_numel;
+    const std::uint64_t held = n == ranks.ranks ? numel * ranks.replicate_size() : n * std::min(numel, share);
+    overhead.copy_bytes = (held + n * largest_numel) * sizeof(float);
+  }
   return overhead;
 }
 

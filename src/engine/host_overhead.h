@@ -16,6 +16,7 @@ struct HostOverhead {
   std::uint64_t program_bytes = 0;  // compiled step programs, and what running one takes
   std::uint64_t table_bytes = 0;    // of chunks, store and I/O queue
   std::uint64_t rounding_bytes = 0;  // each arena ends with a whole huge page
+  std::uint64_t copy_bytes = 0;      // of parameters, beside the arenas: ranks.own_seeds, --compare-ranks
 
   std::uint64_t total() const;
   std::vector<LedgerLine> lines() const;  // of the host tier, none of them page-locked

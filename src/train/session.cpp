@@ -72,6 +72,14 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec) {
   model.initial = [tensors = unit_tensors(spec), seed = config.train.seed](
                       std::uint32_t unit, std::uint32_t tensor, std::uint64_t begin, std::uint64_t end,
                       float* out) { fill_initial(tensors[unit].tensors[tensor], seed, begin, end, out); };
+  if (config.ranks.own_seeds) {
+    model.own_initial = [tensors = unit_tensors(spec), seed = config.train.seed](std::uint32_t rank) {
+      return [tensors, own_seed = seed + rank](std::uint32_t unit, std::uint32_t tensor, std::uint64_t begin,
+                                               std::uint64_t end, float* out) {
+        fill_initial(tensors[unit].tensors[tensor], own_seed, begin, end, out);
+      };
+    };
+  }
   model.overhead = [&config, shape = model.shape](std::uint64_t chunk_numel) {
     return host_overhead(config, shape, chunk_numel);
   };
