@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "terrace/config.h"
 
@@ -19,6 +20,8 @@ struct StepReport {
   bool dropped = false;  // the gradient was not finite: nothing was updated
   double eta_s = 0;      // to the last step
   bool skipped = false;  // none of the step's targets counts: nothing was computed, the loss is NaN
+  // By rank: the mean over the targets of its own contributions; NaN where it had none. Empty with one rank.
+  std::vector<double> rank_losses = {};
 };
 
 struct EvalReport {
@@ -30,6 +33,9 @@ struct TrainOptions {
   bool resume = false;       // go on from the store's last commit; without it a store that exists is refused
   std::string metrics_path;  // JSON lines; empty = none
   std::string trace_path;    // Chrome trace (JSON) of the last programs; empty = none
+  // After the last step, compare the parameters that the ranks compute with. Takes a copy of all parameters
+  // for each rank, which the ledger counts; refused with one rank and above 2^26 parameters.
+  bool compare_ranks = false;
   // Called on the thread that called train(), between steps.
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvalReport&)> on_eval;
@@ -42,7 +48,9 @@ struct TrainResult {
   double eval_loss = 0;     // of the last evaluation; NaN when there was none
   std::string state_hash;   // 32 hexadecimal digits over every master parameter and optimizer state
   bool interrupted = false;
-  std::string report;  // where the time went, for people
+  // With TrainOptions::compare_ranks, by rank: max |rank 0's parameter - its own| over all parameters.
+  std::vector<double> rank_differences;
+  std::string report;  // where the time went, for people; with several ranks also what each did
   // False in all but one of the processes of a run: they have called neither on_step nor on_eval, and written
   // neither metrics nor trace.
   bool first_process = true;

@@ -74,6 +74,9 @@ void add_train_commands(CLI::App& app, Action& action) {
       ->add_option("--trace", train->options.trace_path,
                    "Write when each operation of the last steps ran, for chrome://tracing or Perfetto")
       ->type_name("FILE.json");
+  train_command->add_flag("--compare-ranks", train->options.compare_ranks,
+                          "At the end, compare the parameters that all ranks compute with (takes a copy of "
+                          "all parameters for each rank; up to 2^26 parameters)");
   train_command->callback(
       [train, &action] { action = [train] { return run_train(train->config, train->options); }; });
 

@@ -453,12 +453,17 @@ std::string Engine::state_hash() {
   return to_hex(sum);
 }
 
-std::uint64_t Engine::sent_bytes() const {
+CommunicatorStats::Traffic Engine::sent() const {
   const RankGroups& groups = ranks_[0].groups;
-  std::uint64_t sum = 0;
+  CommunicatorStats::Traffic sum;
   for (const auto* group :
        {groups.world.get(), groups.shard.get(), groups.replicate.get(), groups.commit.get()}) {
-    if (group != nullptr) sum += group->stats().total().sent_bytes;
+    if (group == nullptr) continue;
+    const CommunicatorStats& stats = group->stats();
+    const CommunicatorStats::Traffic own = stats.total();
+    sum.calls += own.calls - stats.of(CollectiveKind::barrier).calls - stats.of(CollectiveKind::split).calls;
+    sum.sent_bytes += own.sent_bytes;
+    sum.received_bytes += own.received_bytes;
   }
   return sum;
 }

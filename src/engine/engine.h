@@ -113,7 +113,9 @@ class Engine {
   // nothing pending.
   void visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit);
   // What the first local rank has sent to other ranks in collectives so far; 0 with one rank.
-  std::uint64_t sent_bytes() const;
+  std::uint64_t sent_bytes() const { return sent().sent_bytes; }
+  // The same with the calls that move data (no barriers, no splits), and what came in.
+  CommunicatorStats::Traffic sent() const;
 
  private:
   struct Rank {

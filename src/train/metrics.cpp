@@ -99,6 +99,7 @@ std::string to_line(const StepMetrics& metrics) {
             {"loss", metrics.loss}, {"grad_norm", metrics.grad_norm},
             {"lr", metrics.lr},     {"tokens_per_s", metrics.tokens_per_s}};
   if (metrics.dropped) line["dropped"] = true;
+  if (!metrics.rank_loss.empty()) line["rank_loss"] = metrics.rank_loss;
   line["lanes"] = metrics.lanes;
   return line.dump();
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace terrace {
 
@@ -17,6 +18,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   bool dropped = false;
   std::map<std::string, double> lanes;  // seconds that each lane was busy
+  std::vector<double> rank_loss = {};   // by rank; left out with one
 };
 
 struct EndMetrics {

@@ -228,6 +228,7 @@ StepMetrics to_metrics(const StepReport& report, const StepOutcome& outcome) {
   metrics.lr = report.lr;
   metrics.tokens_per_s = report.tokens_per_s;
   metrics.dropped = report.dropped;
+  metrics.rank_loss = report.rank_losses;
   for (int lane = 0; lane < kLanes; ++lane) {
     if (outcome.lanes[lane].operations == 0) continue;
     metrics.lanes[std::string(name_of(static_cast<Lane>(lane)))] = outcome.lanes[lane].busy_us / 1e6;

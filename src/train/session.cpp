@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "src/base/aligned_memory.h"
+#include "src/base/fail.h"
 #include "src/base/log.h"
 #include "src/base/parallel_for.h"
 #include "src/base/process_memory.h"
@@ -13,6 +15,7 @@
 #include "src/model/describe.h"
 #include "src/model/product_library.h"
 #include "src/train/batches.h"
+#include "src/train/compare_ranks.h"
 
 namespace terrace {
 namespace {
@@ -62,7 +65,27 @@ HostOverhead overhead_at_least(HostOverhead overhead, std::uint64_t measured_byt
   return overhead;
 }
 
-EngineModel engine_model(const Config& config, const ModelSpec& spec) {
+// Of this process: a copy of all parameters for each local rank, and one unit of rank 0's in double.
+std::uint64_t compared_bytes(const Config& config, const ModelShape& model) {
+  std::uint64_t parameters = 0, largest_unit = 0;
+  for (const UnitShape& unit : model.units) {
+    parameters += unit.numel();
+    largest_unit = std::max(largest_unit, unit.numel());
+  }
+  if (config.ranks.count < 2) {
+    fail(ErrorCode::invalid_argument, "comparing ranks: ranks.count = {}; wanted 2 or more",
+         config.ranks.count);
+  }
+  if (parameters > kMostComparedParameters) {
+    fail(ErrorCode::invalid_argument,
+         "comparing ranks keeps a copy of all parameters for each: the model has {}; wanted at most {}",
+         parameters, kMostComparedParameters);
+  }
+  return local_ranks(config) * parameters * dtype_bytes(model.param_dtype) +
+         2 * largest_unit * sizeof(double);
+}
+
+EngineModel engine_model(const Config& config, const ModelSpec& spec, bool compares_ranks) {
   EngineModel model;
   model.shape = describe(spec, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
   model.identity = identity_of(config).dump();
@@ -80,19 +103,22 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec) {
       };
     };
   }
-  model.overhead = [&config, shape = model.shape](std::uint64_t chunk_numel) {
-    return host_overhead(config, shape, chunk_numel);
+  const std::uint64_t copy_bytes = compares_ranks ? compared_bytes(config, model.shape) : 0;
+  model.overhead = [&config, shape = model.shape, copy_bytes](std::uint64_t chunk_numel) {
+    HostOverhead overhead = host_overhead(config, shape, chunk_numel);
+    overhead.copy_bytes += copy_bytes;
+    return overhead;
   };
   return model;
 }
 
 }  // namespace
 
-Session::Session(const Config& config, const SessionOptions& options)
+Session::Session(const Config& config, const SessionOptions& options, bool compares_ranks)
     : spec_(model_spec(config)), contributions_(config.train.micro_batches) {
   set_parallel_threads(
       static_cast<int>(config.ranks.per_process > 0 ? compute_threads(config) : config.compute.threads));
-  EngineModel model = engine_model(config, spec_);
+  EngineModel model = engine_model(config, spec_, compares_ranks);
   model.measured = [&](const HostOverhead& estimate) {
     return overhead_at_least(estimate, warm_up_executors(config));
   };
@@ -108,17 +134,22 @@ Session::Session(const Config& config, const SessionOptions& options)
   logger()->info("{} samples a step in {} contributions", effective_batch(config),
                  config.train.micro_batches);
   std::vector<Executor*> executors;
-  for (const auto& executor : executors_) executors.push_back(executor.get());
+  for (const auto& probe : probes_) executors.push_back(probe.get());
   engine_->start(executors);
 }
 
 Session::~Session() = default;
 
 std::uint64_t Session::load_step(const DistributedSampler& sampler) {
-  std::uint64_t own = 0;
-  for (std::uint32_t local = 0; local < engine_->local_ranks(); ++local)
-    own += terrace::load_step(sampler, *executors_[local], engine_->first_rank() + local, engine_->ranks());
-  const std::uint64_t targets = engine_->sum_of_processes(own);
+  std::vector<double> by_rank(engine_->ranks(), 0.0);  // exact: far below 2^53
+  for (std::uint32_t local = 0; local < engine_->local_ranks(); ++local) {
+    const std::uint32_t rank = engine_->first_rank() + local;
+    by_rank[rank] =
+        static_cast<double>(terrace::load_step(sampler, *executors_[local], rank, engine_->ranks()));
+  }
+  by_rank = engine_->join_processes(std::move(by_rank));
+  rank_targets_.assign(by_rank.begin(), by_rank.end());
+  const std::uint64_t targets = std::accumulate(rank_targets_.begin(), rank_targets_.end(), std::uint64_t{0});
   if (targets == 0) return 0;
   for (const auto& executor : executors_) executor->set_divisor(targets);
   return targets;
@@ -135,6 +166,17 @@ std::vector<double> Session::loss_sums() {
       sums[k] = executors_[local]->loss_sum(k);
   }
   return engine_->join_processes(std::move(sums));
+}
+
+std::vector<double> Session::rank_losses(std::span<const double> loss_sums) const {
+  const std::uint32_t ranks = engine_->ranks();
+  std::vector<double> losses;
+  for (std::uint32_t rank = 0; rank < ranks && ranks > 1; ++rank) {
+    std::vector<double> own;
+    for (std::uint32_t k = rank; k < contributions_; k += ranks) own.push_back(loss_sums[k]);
+    losses.push_back(mean_loss(own, rank_targets_[rank]));
+  }
+  return losses;
 }
 
 double Session::evaluate(DistributedSampler& sampler, std::uint64_t batches) {
@@ -168,6 +210,7 @@ std::uint64_t Session::warm_up_executors(const Config& config) {
     executors_.push_back(std::make_unique<GptExecutor>(spec_, config.train.micro_batch, compute_dtype(config),
                                                        grad_dtype(config)));
     executors_.back()->warm_up();
+    probes_.push_back(std::make_unique<ExecutorProbe>(*executors_.back()));
   }
   const std::uint64_t after_bytes = process_memory().resident_bytes();
   // Most of what a sanitizer shows is its own.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "src/data/sampler.h"
 #include "src/engine/engine.h"
 #include "src/model/gpt_executor.h"
+#include "src/train/executor_probe.h"
 #include "src/train/setup.h"
 #include "terrace/config.h"
 #include "terrace/train.h"
@@ -23,11 +25,14 @@ using SessionOptions = EngineOptions;
 // left half made in the store's place. Thread contract: one thread.
 class Session {
  public:
-  Session(const Config& config, const SessionOptions& options);
+  // `compares_ranks`: room for compare_ranks() is in the ledger; throws invalid_argument where there is
+  // nothing to compare, or too much.
+  Session(const Config& config, const SessionOptions& options, bool compares_ranks = false);
   ~Session();
 
   Engine& engine() { return *engine_; }
   GptExecutor& executor(std::uint32_t local = 0) { return *executors_[local]; }
+  ExecutorProbe& probe(std::uint32_t local = 0) { return *probes_[local]; }  // around that rank's executor
 
   // Hands each rank its contributions of the step at the sampler's position, and every rank the divisor of
   // the mean. Returns that: the real targets of the whole step; 0: there is nothing to train on, and no
@@ -37,6 +42,11 @@ class Session {
   void set_loss_scale(double scale);
   // Sums of the losses of the step just run, by contribution.
   std::vector<double> loss_sums();
+  // From these, its mean loss on each rank of the run, over the targets that the rank was handed; NaN without
+  // one. Empty for one rank.
+  std::vector<double> rank_losses(std::span<const double> loss_sums) const;
+  // Real targets that each rank of the run was handed by the last load_step().
+  const std::vector<std::uint64_t>& rank_targets() const { return rank_targets_; }
   // Mean loss of the next `batches` contributions of `sampler`, each rank one at a time, folded in their
   // order. NaN without targets.
   double evaluate(DistributedSampler& sampler, std::uint64_t batches);
@@ -52,7 +62,9 @@ class Session {
   ModelSpec spec_;
   std::uint32_t contributions_;
   std::optional<RunState> resumed_;
+  std::vector<std::uint64_t> rank_targets_;              // of the step last loaded, by rank of the run
   std::vector<std::unique_ptr<GptExecutor>> executors_;  // of the local ranks
+  std::vector<std::unique_ptr<ExecutorProbe>> probes_;   // around them: what the engine runs
   std::unique_ptr<Engine> engine_;                       // last: stops before what it works with goes
 };
 

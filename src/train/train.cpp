@@ -14,7 +14,9 @@
 #include "src/collectives/mpi_communicator.h"
 #include "src/engine/commit_policy.h"
 #include "src/train/batches.h"
+#include "src/train/compare_ranks.h"
 #include "src/train/metrics.h"
+#include "src/train/rank_report.h"
 #include "src/train/report.h"
 #include "src/train/session.h"
 #include "src/train/trace.h"
@@ -37,11 +39,12 @@ class Training {
         tokens_(checked_tokens()),
         validation_(validation_tokens()),
         sampler_(tokens_, train_samples(config)),
-        session_(config, session),
+        session_(config, session, options.compare_ranks),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
         loss_scale_(loss_scale_of(config)),
-        totals_(session_.model(), session_.plan(), session_.engine().memory()) {
+        totals_(session_.model(), session_.plan(), session_.engine().memory()),
+        ranks_(session_.engine().ranks()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
       sampler_.restore_state(session_.resumed()->sampler);
@@ -87,8 +90,10 @@ class Training {
     room.idle = session_.engine().host_memory();
     totals_.finish(room);  // in the same minute as the steps
     result.steps = step_;
+    const std::string compared = compare(result);  // first: ranks that differ have no common state
     result.state_hash = session_.engine().state_hash();
-    result.report = totals_.text(session_.engine().locked_bytes());
+    result.report = totals_.text(session_.engine().locked_bytes()) + ranks_.text(sampler_, session_.model());
+    result.report += compared;
     if (metrics_)
       metrics_->end({result.state_hash, step_, totals_.peak_bytes(session_.engine().locked_bytes()),
                      totals_.step_over_bound()});
@@ -97,6 +102,15 @@ class Training {
   }
 
  private:
+  std::string compare(TrainResult& result) {
+    if (!options_.compare_ranks) return "";
+    const RankDifferences differences = compare_ranks(session_);
+    result.rank_differences = differences.largest;
+    const bool same = std::ranges::all_of(differences.largest, [](double largest) { return largest == 0; });
+    if (!same) logger()->error("the ranks' parameters differ:\n{}", to_text(differences));
+    return to_text(differences);
+  }
+
   // Last: a trace that cannot be written costs nothing else.
   void write_trace() const {
     if (!trace_) return;
@@ -160,6 +174,8 @@ class Training {
     inputs.loss_scale = loss_scale_.scale();
     session_.set_loss_scale(inputs.loss_scale);
     if (commit) inputs.commit = saved_;
+    ranks_.take(sampler_);
+    const CommunicatorStats::Traffic before = session_.engine().sent();
     const StepOutcome outcome =
         session_.engine().run(commit ? ProgramKind::train_commit : ProgramKind::train, inputs);
     if (commit) committed_ = step_;
@@ -179,11 +195,14 @@ class Training {
     StepReport report;
     report.step = step_;
     report.total_steps = config_.train.steps;
-    report.loss = mean_loss(session_.loss_sums(), targets);
+    const std::vector<double> loss_sums = session_.loss_sums();
+    report.loss = mean_loss(loss_sums, targets);
+    report.rank_losses = session_.rank_losses(loss_sums);
     report.grad_norm = outcome.verdict.norm;
     report.lr = lr;
     report.dropped = !outcome.verdict.finite;
     report.tokens_per_s = static_cast<double>(targets) / seconds_since(start);
+    ranks_.add(report, session_.rank_targets(), before, session_.engine().sent());
     last_line_ = to_line(to_metrics(report, outcome));
     save_run_state();
     if (report.dropped) {
@@ -250,6 +269,7 @@ class Training {
   LossScale loss_scale_;
   std::unique_ptr<MetricsWriter> metrics_;
   RunTotals totals_;
+  RankReport ranks_;
   std::unique_ptr<TraceWriter> trace_;
   std::string last_line_;      // metrics of the last step
   CommitInputs saved_;         // run state after it
