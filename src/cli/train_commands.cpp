@@ -8,6 +8,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/progress.h"
 #include "src/cli/stop_signal.h"
+#include "terrace/demo.h"
 #include "terrace/plan.h"
 #include "terrace/train.h"
 
@@ -95,6 +96,20 @@ void add_train_commands(CLI::App& app, Action& action) {
       "with 512 MiB, removed again)");
   plan_command->callback(
       [plan, &action] { action = [plan] { return run_plan(plan->config, !plan->no_measure); }; });
+
+  const auto demo = std::make_shared<ConfigArguments>();
+  CLI::App* demo_command = app.add_subcommand("demo", "Demonstrations, in figures");
+  demo_command->require_subcommand(1);
+  CLI::App* uneven = demo_command->add_subcommand(
+      "uneven-mean", "What a plain mean of the ranks' means does to an epoch's last batch");
+  demo->add_to(*uneven);
+  demo->add_ranks_to(*uneven);
+  uneven->callback([demo, &action] {
+    action = [demo] {
+      fmt::print("{}", uneven_mean_demo(demo->load()));
+      return kExitOk;
+    };
+  });
 
   struct Sample {
     ConfigArguments config;
