@@ -1,5 +1,5 @@
-// A step whose gradient is not finite is dropped: it is said, nothing is updated, the count goes on and the schedule
-// does not.
+// A step whose gradient is not finite is dropped: it is said, nothing is updated, the count goes on and the
+// schedule does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
