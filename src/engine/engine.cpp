@@ -86,7 +86,10 @@ CommunicatorOptions communicator_options(const Config& config) {
 }
 
 Engine::Engine(const Config& config, EngineModel model, const EngineOptions& options)
-    : model_(std::move(model)), runtime_options_{config.compute.adversarial, options.adversarial_seed} {
+    : model_(std::move(model)),
+      runtime_options_{.adversarial = config.compute.adversarial,
+                       .adversarial_seed = options.adversarial_seed,
+                       .before_operation = options.before_operation} {
   if (options.make_world) {
     world_ = options.make_world(communicator_options(config));
     check(static_cast<std::uint32_t>(world_->size()) == config.ranks.count,
@@ -151,7 +154,7 @@ void Engine::allocate(const Config& config) {
     rank.arenas = std::make_unique<Arenas>(*rank.device, rank.plan.arena_bytes[0], host_, offset);
     offset += rank.plan.arena_bytes[1];
   }
-  threads_ = std::make_unique<RankThreads>(local_ranks());
+  threads_ = std::make_unique<RankThreads>(local_ranks(), communicator_options(config).time_limit);
   make_groups(config);
 }
 

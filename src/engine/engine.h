@@ -52,6 +52,8 @@ struct EngineOptions {
   bool resume = false;  // false: a store that exists is refused; true: one that does not
   std::uint64_t adversarial_seed = 0;
   std::shared_ptr<IoHooks> io_hooks = nullptr;  // tests inject faults here
+  // As in RuntimeOptions.
+  std::function<void(std::uint32_t rank, const Op&)> before_operation = {};
   bool compares_numerics = true;  // false: no step is run (sampling), so a difference is not said
   // Where ranks are processes: gives this process's rank of their world. Empty: all ranks are threads of this
   // one.

@@ -1,9 +1,11 @@
 #include "src/engine/rank_threads.h"
 
+#include <algorithm>
 #include <exception>
 #include <system_error>
 
 #include "src/base/fail.h"
+#include "src/base/log.h"
 
 namespace terrace {
 namespace {
@@ -25,9 +27,20 @@ namespace {
   std::rethrow_exception(first);
 }
 
+std::string words_of_first(const std::vector<std::exception_ptr>& failures) {
+  try {
+    rethrow_first(failures);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an unknown failure";
+  }
+}
+
 }  // namespace
 
-RankThreads::RankThreads(std::uint32_t ranks) : ranks_(ranks), failures_(ranks) {
+RankThreads::RankThreads(std::uint32_t ranks, std::chrono::milliseconds time_limit)
+    : ranks_(ranks), time_limit_(time_limit), failures_(ranks), ended_(ranks) {
   if (ranks == 1) return;
   try {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) threads_.emplace_back([this, rank] { loop(rank); });
@@ -55,14 +68,40 @@ void RankThreads::run(const std::function<void(std::uint32_t)>& body) {
   if (ranks_ == 1) return body(0);
   std::unique_lock lock(mutex_);
   failures_.assign(ranks_, nullptr);
+  ended_.assign(ranks_, false);
   body_ = &body;
   running_ = ranks_;
   ++round_;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return running_ == 0; });
-  for (const std::exception_ptr& failure : failures_) {
-    if (failure) rethrow_first(failures_);
+  wait_for_all(lock);
+  if (failed()) rethrow_first(failures_);
+}
+
+void RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock) {
+  const auto all = [&] { return running_ == 0; };
+  changed_.wait(lock, [&] { return running_ < ranks_; });
+  if (!changed_.wait_for(lock, time_limit_, [&] { return all() || failed(); })) {
+    logger()->warn("{} still at work, {:.2f} s after another rank ended", running_ranks(),
+                   std::chrono::duration<double>(time_limit_).count());
+    changed_.wait(lock, [&] { return all() || failed(); });
   }
+  if (changed_.wait_for(lock, std::min(time_limit_, std::chrono::milliseconds(1000)), all)) return;
+  logger()->error("{}; waiting for {} to stop", words_of_first(failures_), running_ranks());
+  changed_.wait(lock, all);
+}
+
+bool RankThreads::failed() const {
+  return std::any_of(failures_.begin(), failures_.end(),
+                     [](const auto& failure) { return failure != nullptr; });
+}
+
+// "rank 3", or "ranks 1 and 3".
+std::string RankThreads::running_ranks() const {
+  std::vector<std::uint32_t> running;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!ended_[rank]) running.push_back(rank);
+  }
+  return fmt::format("{} {}", running.size() == 1 ? "rank" : "ranks", fmt::join(running, " and "));
 }
 
 void RankThreads::loop(std::uint32_t rank) {
@@ -82,7 +121,9 @@ void RankThreads::loop(std::uint32_t rank) {
     }
     lock.lock();
     failures_[rank] = std::move(failure);
-    if (--running_ == 0) changed_.notify_all();
+    ended_[rank] = true;
+    --running_;
+    changed_.notify_all();
   }
 }
 

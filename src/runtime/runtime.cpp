@@ -198,6 +198,7 @@ void Runtime::issue_transfer(OpId id) {
     set_event(id, std::move(done));
     return;
   }
+  if (options_.before_operation) options_.before_operation(parts_.plan->rank, op);
   auto leases = std::make_shared<std::vector<Lease>>(lease_all(op));
   auto event = std::make_shared<TransferEvent>();
   set_event(id, event);
@@ -299,6 +300,7 @@ void Runtime::execute(OpId id) {
   const Op& op = current_->program.ops[id];
   std::vector<Lease> leases = lease_all(op);
   if (op.predicated && !pending_) return;
+  if (options_.before_operation) options_.before_operation(parts_.plan->rank, op);
   OpTime& time = outcome_.ops[id];
   time.start_us = us_since(start_);
   execute_now(op, leases);

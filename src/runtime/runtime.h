@@ -54,6 +54,8 @@ struct RuntimeOptions {
   // In the program of this kind, the operation that is waited for before all others (kNone: none).
   ProgramKind adversarial_kind = ProgramKind::train;
   OpId adversarial_first = kNone;
+  // Tests: called on the lane's thread before an operation runs; it may throw or wait.
+  std::function<void(std::uint32_t rank, const Op&)> before_operation = {};
 };
 
 // What a commit keeps beside the chunks.
