@@ -61,8 +61,13 @@ ProbeRoom probe_room(const Config& config, const Plan& plan) {
   return {nvme_folders(config), budget > held ? budget - held : 0, {}};
 }
 
-RunTotals::RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory)
-    : model_(model), plan_(plan), memory_(memory), shortest_(plan) {}
+RunTotals::RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory,
+                     std::optional<std::uint64_t> ledger_bytes)
+    : model_(model),
+      plan_(plan),
+      memory_(memory),
+      ledger_bytes_(ledger_bytes.value_or(plan.ledger.total(Tier::device) + plan.ledger.total(Tier::host))),
+      shortest_(plan) {}
 
 void RunTotals::add(const StepOutcome& outcome) {
   ++(is_step(outcome.kind) ? steps_ : others_);
@@ -215,7 +220,7 @@ std::map<std::string, std::uint64_t> RunTotals::peak_bytes(std::uint64_t locked_
   return {{"device_bytes", plan_.ledger.total(Tier::device)},
           {"host_bytes", plan_.ledger.total(Tier::host)},
           {"nvme_bytes", plan_.ledger.total(Tier::nvme)},
-          {"ledger_bytes", plan_.ledger.total(Tier::device) + plan_.ledger.total(Tier::host)},
+          {"ledger_bytes", ledger_bytes_},
           {"locked_bytes", locked_bytes},
           {"resident_bytes", memory_.peak().resident_bytes()}};
 }

@@ -34,7 +34,9 @@ ProbeRoom probe_room(const Config& config, const Plan& plan);
 // Sums over the programs of a run. Model, plan and memory must outlive it. Thread contract: one thread.
 class RunTotals {
  public:
-  RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory);
+  // `ledger_bytes`: of the process, where it holds the devices of several ranks; nothing: the plan's.
+  RunTotals(const ModelShape& model, const Plan& plan, PeakMemory& memory,
+            std::optional<std::uint64_t> ledger_bytes = {});
 
   // Steps, and the drains and commits between them (a drain's updates run beside nothing, so its times are
   // good ones); evaluations are left out. Also looks at what the process holds. Cost: microseconds, and a
@@ -87,6 +89,7 @@ class RunTotals {
   std::array<LaneStats, kLanes> lanes_{};
   std::uint64_t written_bytes_ = 0;
   PeakMemory& memory_;
+  std::uint64_t ledger_bytes_;
   ShortestTimes shortest_;
   std::array<Steps, kProgramKinds> by_kind_;
   LaneProfile disk_;

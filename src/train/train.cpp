@@ -43,7 +43,8 @@ class Training {
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
         loss_scale_(loss_scale_of(config)),
-        totals_(session_.model(), session_.plan(), session_.engine().memory()),
+        totals_(session_.model(), session_.plan(), session_.engine().memory(),
+                session_.engine().ledger_bytes()),
         ranks_(session_.engine().ranks()) {
     if (session_.resumed()) {
       step_ = committed_ = session_.resumed()->step;
