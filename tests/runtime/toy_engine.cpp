@@ -1,9 +1,16 @@
 #include "tests/runtime/toy_engine.h"
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
 
+#include "src/base/fail.h"
 #include "src/checkpoint/state_hash.h"
+#include "src/collectives/local_communicator.h"
 #include "tests/plan/tiny_models.h"
 
 namespace terrace {
@@ -56,17 +63,135 @@ void ToyExecutor::run(const ComputeCall& call) {
   if (unit.shared_grad_bytes > 0) write(Role::shared_grad, count(unit.shared_grad_bytes), 5);
 }
 
-ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
+namespace {
+
+// One rank's part of a run.
+struct ToyRank {
+  ToyRank(const ModelShape& model, const Plan& own, bool adversarial)
+      : plan(own),
+        device(make_host_device(adversarial)),
+        arenas(*device, own.arena_bytes[0], own.arena_bytes[1]),
+        executor(model) {}
+
+  const Plan& plan;
+  std::unique_ptr<Device> device;
+  Arenas arenas;
+  ToyExecutor executor;
+  RuntimeParts parts;
+  RuntimeOptions options;
+  // What it saw.
+  std::vector<double> norms;
+  std::uint64_t committed = 0, committed_at_end = 0;
+  Hash128 owned, held;
+};
+
+void run_rank(const ModelShape& model, ToyRank& rank, std::unique_ptr<Communicator> world) {
+  const Plan& plan = rank.plan;
+  std::optional<RankGroups> groups;
+  if (world) groups = make_rank_groups(std::move(world), plan.ranks);
+  rank.parts.groups = groups ? &*groups : nullptr;
+  const ExtentStore& store = *rank.parts.store;
+  Runtime runtime(rank.parts, rank.options);
+  runtime.run(ProgramKind::materialize, {});
+  CommitInputs last;
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    StepInputs inputs;
+    inputs.step = step;
+    // Other values each step: an update with another step's would show.
+    inputs.groups = {{0.01 / static_cast<double>(step), 0.9, 0.99, 1e-8, 0.1},
+                     {0.01 * static_cast<double>(step), 0.9, 0.99, 1e-8, 0.0}};
+    inputs.clip_norm = plan.updates == UpdateTime::backward ? 0 : 1;
+    inputs.commit = last;
+    const auto kind = step == 3 ? ProgramKind::train_commit : ProgramKind::train;
+    rank.norms.push_back(runtime.run(kind, inputs).verdict.norm);
+    last = {step, "{}"};
+    if (step == 3) rank.committed = store.committed_step().value_or(0);
+  }
+  runtime.drain();
+  StepInputs inputs;
+  inputs.commit = last;
+  runtime.run(ProgramKind::commit, inputs);
+  rank.committed_at_end = store.committed_step().value_or(0);
+  runtime.run(ProgramKind::eval, {});
+  runtime.visitor = [&](const ChunkState& state) {
+    StateHash hash(model, plan.chunks);
+    hash.add(state);
+    rank.held += hash.value();
+    if (plan.ranks.ranks() == 1 || plan.ranks.owner(state.chunk) == plan.rank) rank.owned += hash.value();
+  };
+  runtime.run(ProgramKind::visit, {});
+}
+
+// Runs body(rank) on a thread each; rethrows what went wrong first.
+void on_threads(std::size_t ranks, const std::function<void(std::size_t)>& body) {
+  if (ranks == 1) return body(0);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+// Losses by contribution, norms of every rank alike, states of the owners.
+ToyResult joined(std::vector<std::unique_ptr<ToyRank>>& ranks) {
+  ToyResult result;
+  const Plan& plan = ranks[0]->plan;
+  const std::size_t n = ranks.size();
+  const std::uint32_t contributions = plan.program(ProgramKind::train).contributions;
+  std::vector<std::size_t> next(n);
+  for (int step = 0; step < 3; ++step) {
+    for (std::uint32_t k = 0; k < contributions; ++k)
+      result.losses.push_back(ranks[k % n]->executor.losses.at(next[k % n]++));
+  }
+  result.losses.push_back(ranks[0]->executor.losses.at(next[0]));  // of the evaluation
+  result.norms = ranks[0]->norms;
+  result.committed = ranks[0]->committed;
+  result.committed_at_end = ranks[0]->committed_at_end;
+  Hash128 owned;
+  std::vector<Hash128> of_shard(plan.ranks.shape().shard_size());
+  for (std::size_t r = 0; r < n; ++r) {
+    owned += ranks[r]->owned;
+    of_shard[r % of_shard.size()] += ranks[r]->owned;
+  }
+  for (std::size_t r = 0; r < n; ++r) {
+    check(ranks[r]->norms == result.norms, "rank {} saw other norms", r);
+    check(ranks[r]->committed == result.committed, "rank {} saw another commit", r);
+    check(ranks[r]->executor.losses.at(next[r]) == result.losses.back(), "rank {} has another loss", r);
+    check(ranks[r]->held == of_shard[r % of_shard.size()], "rank {} holds other states", r);
+  }
+  result.hash = to_hex(owned);
+  return result;
+}
+
+}  // namespace
+
+ToyResult run_toy(const ModelShape& model, std::span<const Plan> plans, const std::string& folder,
                   const ToyOptions& options) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  auto device = make_host_device(options.runtime.adversarial);
-  Arenas arenas(*device, plan.arena_bytes[0], plan.arena_bytes[1]);
+  const Plan& plan = plans[0];
   IoQueueOptions queue_options;
   queue_options.hooks = options.hooks;
   auto queue = make_thread_pool_queue(queue_options);
   const std::vector<VolumePath> paths{{folder, 0}};
-  Scratch scratch(*queue, paths, plan.residents.scratch_bytes);
+  std::vector<std::uint64_t> scratch_bytes;
+  std::vector<std::size_t> first_scratch_extent;
+  for (const Plan& own : plans) {
+    first_scratch_extent.push_back(scratch_bytes.size());
+    const auto& bytes = own.residents.scratch_bytes;
+    scratch_bytes.insert(scratch_bytes.end(), bytes.begin(), bytes.end());
+  }
+  Scratch scratch(*queue, paths, scratch_bytes);
   StoreShape shape;
   shape.chunk_numel = plan.chunks[0].numel;
   for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
@@ -80,49 +205,34 @@ ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& 
   shape.streams = {{"master", "fp32"}, {"exp_avg", "fp32"}, {"exp_avg_sq", "fp32"}};
   auto store = ExtentStore::create(*queue, {folder + "/store", paths, true}, shape);
 
-  ToyExecutor executor(model);
-  executor.fail_at_unit = options.fail_at_unit;
-  RuntimeParts parts;
-  parts.model = &model;
-  parts.plan = &plan;
-  parts.device = device.get();
-  parts.arenas = &arenas;
-  parts.executor = &executor;
-  parts.queue = queue.get();
-  parts.store = store.get();
-  parts.scratch = &scratch;
-  parts.initial_master = [&](std::uint32_t chunk, float* master) {
-    fill(master, plan.chunks[chunk].numel, 100.0 + chunk);
-  };
-  Runtime runtime(parts, options.runtime);
-  runtime.run(ProgramKind::materialize, {});
-  ToyResult result;
-  CommitInputs last;
-  for (std::uint64_t step = 1; step <= 3; ++step) {
-    StepInputs inputs;
-    inputs.step = step;
-    // Other values each step: an update with another step's would show.
-    inputs.groups = {{0.01 / static_cast<double>(step), 0.9, 0.99, 1e-8, 0.1},
-                     {0.01 * static_cast<double>(step), 0.9, 0.99, 1e-8, 0.0}};
-    inputs.clip_norm = plan.updates == UpdateTime::backward ? 0 : 1;
-    inputs.commit = last;
-    const auto kind = step == 3 ? ProgramKind::train_commit : ProgramKind::train;
-    result.norms.push_back(runtime.run(kind, inputs).verdict.norm);
-    last = {step, "{}"};
-    if (step == 3) result.committed = store->committed_step().value_or(0);
+  std::vector<std::unique_ptr<ToyRank>> ranks;
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    ranks.push_back(std::make_unique<ToyRank>(model, plans[r], options.runtime.adversarial));
+    ToyRank& rank = *ranks.back();
+    rank.executor.fail_at_unit = options.fail_at_unit;
+    rank.options = options.runtime;
+    if (rank.options.adversarial_seed != 0) rank.options.adversarial_seed += r;
+    if (options.adversarial_rank != kNone && r != options.adversarial_rank)
+      rank.options.adversarial_first = kNone;
+    rank.parts.model = &model;
+    rank.parts.plan = &plans[r];
+    rank.parts.device = rank.device.get();
+    rank.parts.arenas = &rank.arenas;
+    rank.parts.executor = &rank.executor;
+    rank.parts.queue = queue.get();
+    rank.parts.store = store.get();
+    rank.parts.scratch = &scratch;
+    rank.parts.first_scratch_extent = first_scratch_extent[r];
+    rank.parts.initial_master = [&](std::uint32_t chunk, float* master) {
+      fill(master, plan.chunks[chunk].numel, 100.0 + chunk);
+    };
   }
-  runtime.drain();
-  StepInputs inputs;
-  inputs.commit = last;
-  runtime.run(ProgramKind::commit, inputs);
-  result.committed_at_end = store->committed_step().value_or(0);
-  runtime.run(ProgramKind::eval, {});
-  result.losses = executor.losses;
-  StateHash hash(model, plan.chunks);
-  runtime.visitor = [&](const ChunkState& state) { hash.add(state); };
-  runtime.run(ProgramKind::visit, {});
-  result.hash = to_hex(hash.value());
-  return result;
+  std::vector<std::unique_ptr<Communicator>> world(plans.size());
+  if (plans.size() > 1) {
+    world = make_local_world(static_cast<int>(plans.size()), {.time_limit = std::chrono::seconds(2)});
+  }
+  on_threads(plans.size(), [&](std::size_t r) { run_rank(model, *ranks[r], std::move(world[r])); });
+  return joined(ranks);
 }
 
 PlanRequest tight_request(std::uint32_t contributions, UpdateTime updates) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,15 +34,22 @@ struct ToyResult {
 };
 
 struct ToyOptions {
-  RuntimeOptions runtime = {};
+  RuntimeOptions runtime = {};  // of every rank; a seed that is not 0 is another one on each
   std::uint32_t fail_at_unit = kNone;
   std::shared_ptr<IoHooks> hooks = nullptr;
+  std::uint32_t adversarial_rank = kNone;  // whose adversarial_first counts; kNone: every rank's
 };
 
 // Three steps of `plan`, the last with the commit of the second, in a new store under `folder`; then a drain,
 // a commit, an evaluation and a visit of all states.
-ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
+// One plan a rank: each rank is a thread with a device, arenas and an executor of its own; they share queue,
+// store and scratch. Fails where ranks see different verdicts, losses of the evaluation or replicas.
+ToyResult run_toy(const ModelShape& model, std::span<const Plan> plans, const std::string& folder,
                   const ToyOptions& options = {});
+inline ToyResult run_toy(const ModelShape& model, const Plan& plan, const std::string& folder,
+                         const ToyOptions& options = {}) {
+  return run_toy(model, std::span<const Plan>(&plan, 1), folder, options);
+}
 
 // Half of every class on disk, the least pools: most operations and the tightest reuse.
 PlanRequest tight_request(std::uint32_t contributions, UpdateTime updates);
