@@ -29,13 +29,17 @@ bool begins(const Config& config) {
 struct Kind {
   std::int64_t commit_every;
   bool moves;  // over two paths; each start has another queue and places data elsewhere
+  std::uint32_t ranks =
+      1;  // above 1: of the first start; where it moves, others have other numbers and stages
 };
 
 class KillTest : public testing::TestWithParam<Kind> {
  protected:
   Config next_config() {
-    Config config = small_on_disk(workspace_);
+    Config config = contributions(small_on_disk(workspace_));
     config.commit.every_steps = GetParam().commit_every;
+    config.ranks.count = GetParam().ranks;
+    config.ranks.stage = GetParam().ranks > 3 ? "hybrid_shard" : "2";
     if (!GetParam().moves) return config;
     const std::string second = config.tiers.nvme[0].path + "-2";
     fs::create_directories(second);
@@ -48,6 +52,18 @@ class KillTest : public testing::TestWithParam<Kind> {
     config.io.queue = random_() % 2 == 0 ? "auto" : "threads";
     const PlacementShares where[] = {only("host"), only("nvme"), shares(0, 0.5, 0.5), shares(0.3, 0.3, 0.4)};
     place_all(config, where[random_() % 4]);
+    if (GetParam().ranks == 1 || begins(config)) return;
+    static constexpr const char* kStages[] = {"0", "1", "2", "3"};
+    config.ranks.count = static_cast<std::uint32_t>(1 + random_() % 4);
+    config.ranks.stage = kStages[random_() % 4];
+  }
+
+  Config contributions(Config config) const {
+    if (GetParam().ranks > 1) {
+      config.train.micro_batch = 2;
+      config.train.micro_batches = 5;
+    }
+    return config;
   }
 
   Workspace workspace_;
@@ -55,7 +71,7 @@ class KillTest : public testing::TestWithParam<Kind> {
 };
 
 TEST_P(KillTest, FiftyKillsChangeNothing) {
-  const Record whole = run(small_in_memory(workspace_));
+  const Record whole = run(contributions(small_in_memory(workspace_)));
   // How long this machine takes: nothing here is held to a time, but kills should strike every part of a run.
   const TrainProgram program(workspace_.path());
   Config config = next_config();
@@ -113,9 +129,11 @@ TEST_P(KillTest, FiftyKillsChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(CommitEvery, KillTest,
-                         testing::Values(Kind{1, false}, Kind{3, false}, Kind{2, true}),
+                         testing::Values(Kind{1, false}, Kind{3, false}, Kind{2, true}, Kind{1, false, 4},
+                                         Kind{2, true, 2}),
                          [](const auto& kind) {
                            return std::to_string(kind.param.commit_every) +
+                                  (kind.param.ranks > 1 ? "_ranks" + std::to_string(kind.param.ranks) : "") +
                                   (kind.param.moves ? "_moving" : "");
                          });
 

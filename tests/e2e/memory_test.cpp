@@ -22,6 +22,7 @@
 #include "src/model/describe.h"
 #include "src/train/setup.h"
 #include "tests/e2e/program.h"
+#include "tests/e2e/watched_program.h"
 
 namespace terrace::e2e {
 namespace {
@@ -36,60 +37,6 @@ std::uint64_t most_bytes(const Plan& plan) {
   return ledger + ledger / 100 + 16 * kMiB;
 }
 
-struct Held {
-  std::uint64_t resident_bytes = 0;  // anonymous and shared; locked pages are among them
-  std::uint64_t locked_bytes = 0;
-  std::size_t threads = 0;
-  std::size_t descriptors = 0;
-};
-
-// Of another process; nothing when it has ended.
-std::optional<Held> held_by(pid_t process) {
-  const std::string folder = "/proc/" + std::to_string(process);
-  std::ifstream status(folder + "/status");
-  Held held;
-  bool any = false;
-  std::string name;
-  std::uint64_t number = 0;
-  for (std::string line; std::getline(status, line);) {
-    std::istringstream words(line);
-    if (!(words >> name >> number)) continue;
-    if (name == "RssAnon:" || name == "RssShmem:") held.resident_bytes += number * kKiB;
-    if (name == "VmLck:") held.locked_bytes = number * kKiB;
-    if (name == "Threads:") held.threads = number;
-    any = any || name == "RssAnon:";
-  }
-  std::error_code gone;
-  for (auto entry = fs::directory_iterator(folder + "/fd", gone); !gone && entry != fs::directory_iterator();
-       entry.increment(gone)) {
-    ++held.descriptors;
-  }
-  if (!any || gone) return std::nullopt;
-  return held;
-}
-
-struct Watched {
-  Outcome outcome;
-  Held most;
-};
-
-// Runs `terrace train` and looks at it every millisecond.
-Watched watch(const TrainProgram& program, const std::string& folder, const Config& config,
-              const std::function<void()>& prepare = {}) {
-  Program running(folder, program.arguments(config, false), prepare);
-  Watched watched;
-  while (running.running()) {
-    if (const auto now = held_by(running.id())) {
-      watched.most.resident_bytes = std::max(watched.most.resident_bytes, now->resident_bytes);
-      watched.most.locked_bytes = std::max(watched.most.locked_bytes, now->locked_bytes);
-      watched.most.threads = std::max(watched.most.threads, now->threads);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  watched.outcome = running.wait();
-  return watched;
-}
-
 Plan planned(const Config& config) {
   const ModelShape model =
       describe(model_spec(config), config.train.micro_batch, compute_dtype(config), grad_dtype(config));
@@ -100,17 +47,6 @@ Plan planned(const Config& config) {
 
 std::uint64_t ledger_bytes(const Plan& plan) {
   return plan.ledger.total(Tier::device) + plan.ledger.total(Tier::host);
-}
-
-// `peak` of a metrics file's last line.
-nlohmann::json told_peak(const std::string& path) {
-  nlohmann::json peak;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const auto event = nlohmann::json::parse(line, nullptr, false);
-    if (!event.is_discarded() && event["event"] == "end") peak = event["peak"];
-  }
-  return peak;
 }
 
 class MemoryTest : public testing::Test {
