@@ -23,6 +23,13 @@ struct NvmePath {
   std::uint64_t size_bytes = 0;  // 0 = what is free
 };
 
+// Tensors that are optimized in a way of their own.
+struct ParameterGroup {
+  std::string match;                   // pattern over tensor names: "h.*.mlp.*", "*.bias", "wte.weight"
+  double lr_ratio = 1;                 // of the learning rate that the schedule gives
+  std::optional<double> weight_decay;  // without: as the tensor would have it outside of any group
+};
+
 struct Config {
   struct Model {
     std::uint32_t layers = 12;
@@ -74,7 +81,8 @@ struct Config {
     double clip_norm = 1.0;           // 0 = no clipping
     std::string schedule = "cosine";  // constant, linear, cosine
     std::uint64_t warmup_steps = 0;
-    double min_lr_ratio = 0.1;  // of lr, at the last step of linear and cosine
+    double min_lr_ratio = 0.1;           // of lr, at the last step of linear and cosine
+    std::vector<ParameterGroup> groups;  // a tensor belongs to the first that matches its name
   } optimizer;
   struct Precision {
     std::string compute = "bf16";             // bf16, fp16, fp32

@@ -125,6 +125,12 @@ const std::vector<ConfigKey>& keys() {
               "Steps in which the learning rate rises linearly to `optimizer.lr`."),
       number("optimizer.min_lr_ratio", F(optimizer.min_lr_ratio), {0, 1},
              "Learning rate at the last step of `linear` and `cosine`, as a share of `optimizer.lr`."),
+      other(
+          KeyForm::parameter_groups, "optimizer.groups", F(optimizer.groups),
+          "Tensors with hyperparameters of their own, each entry a table `[[optimizer.groups]]`. `match` is "
+          "a pattern over tensor names (`*` any text, `?` one character, `[ab]` one of these); a tensor "
+          "belongs to the first entry that matches it. `lr_ratio` times the rate of the schedule; "
+          "`weight_decay` instead of what the tensor would have without the entry."),
       choice(
           "precision.compute", F(precision.compute), {"bf16", "fp16", "fp32"},
           "Parameters and activations as compute sees them. Masters and moments are fp32 always. Where the "
@@ -302,6 +308,8 @@ std::string describe_wanted(const ConfigKey& key) {
              "= 0.5}";
     case KeyForm::nvme_paths:
       return "a list such as [{path = \"/mnt/nvme0/terrace\", size = \"1TiB\"}]";
+    case KeyForm::parameter_groups:
+      return "a list such as [{match = \"*.bias\", lr_ratio = 2.0, weight_decay = 0.0}]";
   }
   return "";
 }

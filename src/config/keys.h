@@ -24,11 +24,12 @@ enum class KeyForm {
   text,             // "a string"
   choice,           // one of `choices`
   placement,        // "auto", a tier, or {host = 0.5, nvme = 0.5}
-  nvme_paths        // [{path = "...", size = "1TiB"}]
+  nvme_paths,       // [{path = "...", size = "1TiB"}]
+  parameter_groups  // [{match = "*.bias", lr_ratio = 2, weight_decay = 0}]
 };
 
 using ConfigField = std::variant<std::uint32_t*, std::uint64_t*, std::int64_t*, double*, bool*, std::string*,
-                                 PlacementShares*, std::vector<NvmePath>*>;
+                                 PlacementShares*, std::vector<NvmePath>*, std::vector<ParameterGroup>*>;
 
 struct KeyRange {
   double min = 0;

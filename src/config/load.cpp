@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -154,6 +155,57 @@ void assign_nvme(const Source& source, const ConfigKey& key, const toml::node& n
   target = std::move(paths);
 }
 
+// One key of an entry of optimizer.groups.
+void assign_group_key(const Source& source, const std::string& name, std::string_view leaf,
+                      const toml::node& value, ParameterGroup& group) {
+  static constexpr std::array<std::string_view, 3> kLeaves{"match", "lr_ratio", "weight_decay"};
+  if (std::ranges::find(kLeaves, leaf) == kLeaves.end()) {
+    const auto nearest = std::ranges::min_element(
+        kLeaves, {}, [leaf](std::string_view known) { return edit_distance(leaf, known); });
+    fail(ErrorCode::invalid_argument, "{}: {}.{}: no such key; the nearest is {}.{}", source.at(value), name,
+         leaf, name, *nearest);
+  }
+  if (leaf == "match") {
+    const auto* text = value.as_string();
+    if (text == nullptr || text->get().empty()) {
+      fail(ErrorCode::invalid_argument, "{}: {}.match: wanted a pattern such as \"*.bias\"; got {}",
+           source.at(value), name, describe_got(value));
+    }
+    group.match = text->get();
+    return;
+  }
+  const auto number = value.value<double>();
+  if (!value.is_number() || !number || !std::isfinite(*number) || *number < 0) {
+    fail(ErrorCode::invalid_argument, "{}: {}.{}: wanted a number, at least 0; got {}", source.at(value),
+         name, leaf, describe_got(value));
+  }
+  if (leaf == "lr_ratio") {
+    group.lr_ratio = *number;
+  } else {
+    group.weight_decay = *number;
+  }
+}
+
+void assign_groups(const Source& source, const ConfigKey& key, const toml::node& node,
+                   std::vector<ParameterGroup>& target) {
+  const auto* list = node.as_array();
+  if (list == nullptr) refuse(source, key, node);
+  std::vector<ParameterGroup> groups;
+  for (const auto& item : *list) {
+    const auto* table = item.as_table();
+    if (table == nullptr) refuse(source, key, item);
+    const std::string name = fmt::format("{}[{}]", key.name, groups.size());
+    ParameterGroup group;
+    for (const auto& [leaf, value] : *table) assign_group_key(source, name, leaf.str(), value, group);
+    if (group.match.empty()) {
+      fail(ErrorCode::invalid_argument, "{}: {}: an entry without a match; wanted {}", source.at(item), name,
+           describe_wanted(key));
+    }
+    groups.push_back(std::move(group));
+  }
+  target = std::move(groups);
+}
+
 void assign(const Source& source, const ConfigKey& key, const toml::node& node, Config& config) {
   const ConfigField field = key.field(config);
   switch (key.form) {
@@ -196,6 +248,8 @@ void assign(const Source& source, const ConfigKey& key, const toml::node& node, 
       return assign_placement(source, key, node, *std::get<PlacementShares*>(field));
     case KeyForm::nvme_paths:
       return assign_nvme(source, key, node, *std::get<std::vector<NvmePath>*>(field));
+    case KeyForm::parameter_groups:
+      return assign_groups(source, key, node, *std::get<std::vector<ParameterGroup>*>(field));
   }
 }
 

@@ -63,6 +63,17 @@ std::string nvme_text(const std::vector<NvmePath>& paths) {
   return "[" + text + "]";
 }
 
+std::string groups_text(const std::vector<ParameterGroup>& groups) {
+  std::string text;
+  for (const auto& group : groups) {
+    text += fmt::format("{}{{match = {}, lr_ratio = {}", text.empty() ? "" : ", ", quoted(group.match),
+                        float_text(group.lr_ratio));
+    if (group.weight_decay) text += ", weight_decay = " + float_text(*group.weight_decay);
+    text += "}";
+  }
+  return "[" + text + "]";
+}
+
 }  // namespace
 
 std::string value_as_toml(const ConfigKey& key, const Config& config) {
@@ -81,6 +92,8 @@ std::string value_as_toml(const ConfigKey& key, const Config& config) {
           return placement_text(*field);
         } else if constexpr (std::is_same_v<T, std::vector<NvmePath>>) {
           return nvme_text(*field);
+        } else if constexpr (std::is_same_v<T, std::vector<ParameterGroup>>) {
+          return groups_text(*field);
         } else {
           if (key.form == KeyForm::integer_or_auto && std::cmp_less(*field, 0)) return "\"auto\"";
           if (key.form == KeyForm::size) return size_text(static_cast<std::uint64_t>(*field));

@@ -7,7 +7,6 @@
 
 #include "src/base/units.h"
 #include "src/engine/commit_policy.h"
-#include "src/model/describe.h"
 #include "src/plan/check_plan.h"
 #include "src/plan/op_times.h"
 #include "src/plan/step_costs.h"
@@ -151,8 +150,7 @@ std::string prediction_text(const ModelShape& model, const Plan& plan, ProgramKi
 }  // namespace
 
 PlanReport plan_report(const Config& config, const std::function<MachineRates(bool disk)>& rates) {
-  const ModelShape model =
-      describe(model_spec(config), config.train.micro_batch, compute_dtype(config), grad_dtype(config));
+  const ModelShape model = model_shape(config);
   const PlanRequest request =
       plan_request(config, model, config.placement.chunk_numel, std::uint64_t{1} << 50);
   const std::vector<Plan> plans = make_plans(request);

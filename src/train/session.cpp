@@ -12,7 +12,6 @@
 #include "src/base/parallel_for.h"
 #include "src/base/process_memory.h"
 #include "src/base/units.h"
-#include "src/model/describe.h"
 #include "src/model/product_library.h"
 #include "src/train/batches.h"
 #include "src/train/compare_ranks.h"
@@ -87,7 +86,7 @@ std::uint64_t compared_bytes(const Config& config, const ModelShape& model) {
 
 EngineModel engine_model(const Config& config, const ModelSpec& spec, bool compares_ranks) {
   EngineModel model;
-  model.shape = describe(spec, config.train.micro_batch, compute_dtype(config), grad_dtype(config));
+  model.shape = model_shape(config);
   model.identity = identity_of(config).dump();
   model.numerics = numerics_of(config).dump();
   model.says = "the configuration says";
@@ -133,6 +132,7 @@ Session::Session(const Config& config, const SessionOptions& options, bool compa
   }
   logger()->info("{} samples a step in {} contributions", effective_batch(config),
                  config.train.micro_batches);
+  log_parameter_groups(config, this->model());
   std::vector<Executor*> executors;
   for (const auto& probe : probes_) executors.push_back(probe.get());
   engine_->start(executors);

@@ -2,6 +2,7 @@
 
 #include "src/base/fail.h"
 #include "src/config/loss_scale_setting.h"
+#include "src/model/describe.h"
 
 namespace terrace {
 namespace {
@@ -41,6 +42,13 @@ DType grad_dtype(const Config& config) {
   return config.precision.grad == "auto" ? compute_dtype(config) : dtype_of(config.precision.grad);
 }
 
+ModelShape model_shape(const Config& config) {
+  ModelShape model =
+      describe(model_spec(config), config.train.micro_batch, compute_dtype(config), grad_dtype(config));
+  assign_parameter_groups(config, model);
+  return model;
+}
+
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
                          std::uint64_t free_nvme_bytes) {
   return plan_request(config, model, chunk_numel, free_nvme_bytes, host_overhead(config, model, chunk_numel));
@@ -71,14 +79,6 @@ LearningRateSchedule schedule_of(const Config& config) {
   schedule.total_steps = config.train.steps;
   schedule.min_ratio = config.optimizer.min_lr_ratio;
   return schedule;
-}
-
-std::vector<AdamWHyper> groups_at(const Config& config, double lr) {
-  const Config::Optimizer& optimizer = config.optimizer;
-  AdamWHyper decayed{lr, optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.weight_decay};
-  AdamWHyper plain = decayed;
-  plain.weight_decay = 0;
-  return {decayed, plain};
 }
 
 }  // namespace terrace

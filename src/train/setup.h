@@ -11,6 +11,7 @@
 #include "src/optimizer/loss_scale.h"
 #include "src/optimizer/schedule.h"
 #include "src/train/host_overhead.h"
+#include "src/train/parameter_groups.h"
 #include "terrace/config.h"
 
 namespace terrace {
@@ -18,6 +19,9 @@ namespace terrace {
 ModelSpec model_spec(const Config& config);
 DType compute_dtype(const Config& config);
 DType grad_dtype(const Config& config);
+
+// describe() of the configured model, its tensors in the groups that optimizer.groups says.
+ModelShape model_shape(const Config& config);
 
 // As the engine asks it, with host_overhead(config, model, chunk_numel).
 PlanRequest plan_request(const Config& config, const ModelShape& model, std::uint64_t chunk_numel,
@@ -31,7 +35,5 @@ std::uint64_t effective_batch(const Config& config);
 // Its peak is optimizer.lr, scaled to effective_batch() where train.lr_reference_batch says what it was
 // chosen for.
 LearningRateSchedule schedule_of(const Config& config);
-// Hyperparameters by parameter group at a learning rate: 0 with weight decay, 1 without.
-std::vector<AdamWHyper> groups_at(const Config& config, double lr);
 
 }  // namespace terrace

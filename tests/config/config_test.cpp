@@ -159,6 +159,13 @@ TEST_F(ConfigTest, IllTypedAndOutOfRangeValuesAreRefused) {
                            "[placement]\nparameters = {host = true}",
                            "[commit]\nevery_steps = -1",
                            "[commit]\nevery_steps = \"often\"",
+                           "[optimizer]\ngroups = \"*.bias\"",
+                           "[optimizer]\ngroups = [\"*.bias\"]",
+                           "[optimizer]\ngroups = [{match = 3}]",
+                           "[optimizer]\ngroups = [{match = \"\"}]",
+                           "[optimizer]\ngroups = [{lr_ratio = 2}]",
+                           "[optimizer]\ngroups = [{match = \"*\", lr_ratio = -1}]",
+                           "[optimizer]\ngroups = [{match = \"*\", weight_decay = \"none\"}]",
                            "[data]\npath = 3",
                            "[data]\nstride = -1",
                            "[data]\nlast_batch = \"drop\"",
@@ -304,6 +311,33 @@ TEST_F(ConfigTest, RoundTripsThroughToml) {
   EXPECT_EQ(back.placement.gradients.nvme, config.placement.gradients.nvme);
   EXPECT_EQ(back.tiers.nvme[2].size_bytes, 999u);
   EXPECT_EQ(back.train.seed, config.train.seed);
+}
+
+TEST_F(ConfigTest, ParameterGroupsAreTablesOfTheirOwn) {
+  const std::string text =
+      "[[optimizer.groups]]\nmatch = \"h.*.mlp.*\"\nlr_ratio = 0.5\n"
+      "[[optimizer.groups]]\nmatch = \"*.bias\"\nweight_decay = 0\n";
+  const Config config = load("[optimizer]\nlr = 0.25\n" + text);
+  ASSERT_EQ(config.optimizer.groups.size(), 2u);
+  EXPECT_EQ(config.optimizer.groups[0].match, "h.*.mlp.*");
+  EXPECT_EQ(config.optimizer.groups[0].lr_ratio, 0.5);
+  EXPECT_FALSE(config.optimizer.groups[0].weight_decay.has_value());
+  EXPECT_EQ(config.optimizer.groups[1].lr_ratio, 1.0);
+  EXPECT_EQ(config.optimizer.groups[1].weight_decay, 0.0);
+  EXPECT_EQ(config.optimizer.lr, 0.25);
+
+  const Config back = load(to_toml(config));
+  EXPECT_EQ(to_toml(back), to_toml(config));
+  EXPECT_EQ(back.optimizer.groups[1].match, "*.bias");
+  EXPECT_EQ(back.optimizer.groups[1].weight_decay, 0.0);
+  EXPECT_FALSE(back.optimizer.groups[0].weight_decay.has_value());
+
+  EXPECT_EQ(load(text, {"optimizer.groups=[{match=\"a\"}]"}).optimizer.groups.at(0).match, "a");
+  EXPECT_THAT(error_of(text + "lr_ration = 2\n"),
+              HasSubstr(":7: optimizer.groups[1].lr_ration: no such key; the nearest is "
+                        "optimizer.groups[1].lr_ratio"));
+  EXPECT_THAT(error_of("[[optimizer.group]]\nmatch = \"a\"\n"),
+              HasSubstr("optimizer.group: no such key; the nearest is optimizer.groups"));
 }
 
 TEST(ConfigKeys, AreUniqueDocumentedAndBoundToDistinctFields) {

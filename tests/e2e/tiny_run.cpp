@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/model/describe.h"
 #include "src/train/setup.h"
 #include "terrace/data.h"
 
@@ -74,8 +73,7 @@ Record run(const Config& config, bool resume) {
 }
 
 Config with_least_budgets(Config config) {
-  const ModelShape model =
-      describe(model_spec(config), config.train.micro_batch, compute_dtype(config), grad_dtype(config));
+  const ModelShape model = model_shape(config);
   config.tiers.device_bytes = config.tiers.host_bytes = 1;
   const Plan plan = make_plan(plan_request(config, model, config.placement.chunk_numel, 0));
   config.tiers.device_bytes = plan.least_bytes[0];

@@ -1,7 +1,10 @@
 // From the configuration to the schedule.
 #include "src/train/setup.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/error_of.h"
 
 namespace terrace {
 namespace {
@@ -41,6 +44,63 @@ TEST(ScheduleOf, ScalesThePeakAndWarmsUpToIt) {
   config.optimizer.schedule = "linear";
   config.optimizer.min_lr_ratio = 0.5;
   EXPECT_EQ(schedule_of(config).at(99), 0.03125);
+}
+
+// A width of 6 and 39 characters: sizes that fit nothing.
+Config small_model(std::vector<ParameterGroup> groups) {
+  Config config;
+  config.model.layers = 2;
+  config.model.width = 6;
+  config.model.heads = 2;
+  config.model.vocabulary = 39;
+  config.model.context = 5;
+  config.optimizer.weight_decay = 0.125;
+  config.optimizer.groups = std::move(groups);
+  return config;
+}
+
+AdamWHyper hyper_of(const Config& config, const std::string& name) {
+  const ModelShape model = model_shape(config);
+  const std::vector<AdamWHyper> groups = groups_at(config, 0.5);
+  for (const UnitShape& unit : model.units) {
+    for (const TensorShape& tensor : unit.tensors) {
+      if (tensor.name == name) return groups.at(tensor.group);
+    }
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return {};
+}
+
+TEST(ParameterGroups, TheFirstEntryThatMatchesHasTheTensor) {
+  const Config config = small_model(
+      {{"h.*.mlp.*", 0.5, {}}, {"*.bias", 2, 0.75}, {"wt?.weight", 0, {}}, {"h.1.ln_[12].weight", 4, {}}});
+  const auto expect = [&](const std::string& name, double lr, double weight_decay) {
+    const AdamWHyper hyper = hyper_of(config, name);
+    EXPECT_EQ(hyper.lr, lr) << name;
+    EXPECT_EQ(hyper.weight_decay, weight_decay) << name;
+    EXPECT_EQ(hyper.beta2, config.optimizer.beta2);
+  };
+  expect("h.0.mlp.fc.weight", 0.25, 0.125);  // as it comes: a matrix decays
+  expect("h.1.mlp.fc.bias", 0.25, 0);        // a bias does not; the entry after it comes too late
+  expect("h.0.attn.qkv.bias", 1, 0.75);
+  expect("ln_f.bias", 1, 0.75);
+  expect("wte.weight", 0, 0.125);
+  expect("wpe.weight", 0.5, 0.125);  // of no entry
+  expect("h.0.ln_1.weight", 0.5, 0);
+  expect("h.1.ln_2.weight", 2, 0);
+}
+
+TEST(ParameterGroups, AnEntryWithoutATensorIsRefused) {
+  const auto refusal = [](std::vector<ParameterGroup> groups) {
+    return error_of([&] { model_shape(small_model(std::move(groups))); });
+  };
+  EXPECT_THAT(refusal({{"*.bias", 1, {}}, {"h.0.mlp.fc.wieght", 2, {}}}),
+              testing::HasSubstr("optimizer.groups[1] (match = \"h.0.mlp.fc.wieght\") matches no tensor; the "
+                                 "nearest name is h.0.mlp.fc.weight"));
+  EXPECT_THAT(
+      refusal({{"h.*", 1, {}}, {"wte.weight", 1, {}}, {"h.1.*.bias", 2, {}}}),
+      testing::HasSubstr("optimizer.groups[2] (match = \"h.1.*.bias\") has no effect: what it matches "
+                         "belongs to earlier entries, first optimizer.groups[0] (match = \"h.*\")"));
 }
 
 }  // namespace
