@@ -28,6 +28,7 @@ class ExternalExecutor final : public Executor {
 
   void run(const ComputeCall& call) override;
   bool touched(std::uint32_t unit, std::uint32_t tensor) const override;
+  bool may_leave_untouched() const override { return true; }
   void cancel() override;  // run() throws from now on
 
   void begin();

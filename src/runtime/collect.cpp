@@ -1,4 +1,5 @@
 // Where the programs of several ranks meet.
+#include <algorithm>
 #include <string>
 
 #include "src/base/fail.h"
@@ -92,12 +93,28 @@ void Runtime::reduce_scatter(const Op& op) {
   world.all_to_all({unit.name, op.unit, inputs_->step}, wire_type(dtype), sent, gradient, received, into);
 }
 
-ExactSum Runtime::sum_of_ranks(const ExactSum& own) {
+// The whole gradient's sum, and which tensors no rank's contributions have touched: one all-reduce.
+ExactSum Runtime::join_ranks(const ExactSum& own) {
   const auto mine = own.numbers();
-  std::array<std::uint64_t, ExactSum::kNumbers> all{};
+  std::vector<std::uint64_t> numbers(mine.begin(), mine.end());
+  const bool contributed = parts_.plan->rank < current_->program.contributions;
+  for (std::uint32_t u = 0; u < parts_.model->units.size(); ++u) {
+    for (std::uint32_t t = 0; t < parts_.model->units[u].tensors.size(); ++t)
+      numbers.push_back(contributed && parts_.executor->touched(u, t) ? 1 : 0);
+  }
+  std::vector<std::uint64_t> all(numbers.size());
   parts_.groups->world->all_reduce({"the gradient's norm", kNoUnit, inputs_->step}, ReduceOp::sum,
-                                   std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all));
-  return ExactSum::of_numbers(all);
+                                   std::span<const std::uint64_t>(numbers), std::span<std::uint64_t>(all));
+  for (std::size_t i = 0; i < touched_.size(); ++i) touched_[i] = all[mine.size() + i] != 0;
+  std::array<std::uint64_t, ExactSum::kNumbers> sum{};
+  std::copy_n(all.begin(), sum.size(), sum.begin());
+  return ExactSum::of_numbers(sum);
+}
+
+// In the step whose update runs.
+bool Runtime::touched(std::uint32_t unit, std::uint32_t tensor) const {
+  if (parts_.groups == nullptr) return parts_.executor->touched(unit, tensor);
+  return parts_.plan->updates == UpdateTime::backward || pending_->touched[first_tensor_[unit] + tensor] != 0;
 }
 
 // The store is one: it commits when every rank's writes are there, and nobody writes before it has.

@@ -99,7 +99,7 @@ void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
 void Runtime::decide() {
   ExactSum sum;  // a block that is not finite has an infinite sum
   for (const double block : block_sums_) sum.add(block);
-  if (parts_.groups != nullptr) sum = sum_of_ranks(sum);
+  if (parts_.groups != nullptr) sum = join_ranks(sum);
   outcome_.verdict = make_verdict(sum, inputs_->clip_norm, inputs_->loss_scale);
 }
 
@@ -131,10 +131,10 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   std::vector<ChunkSegment> segments;
   for (std::size_t s = 0; s < chunk.segments.size(); ++s) {
     const Segment& segment = chunk.segments[s];
-    const bool touched = parts_.executor->touched(chunk.unit, segment.tensor);
-    if (touched) ++steps[s];
+    const bool was_touched = touched(chunk.unit, segment.tensor);
+    if (was_touched) ++steps[s];
     segments.push_back(
-        {segment.offset, segment.numel(), unit.tensors[segment.tensor].group, steps[s], touched});
+        {segment.offset, segment.numel(), unit.tensors[segment.tensor].group, steps[s], was_touched});
   }
   const GradientSums sums{current_->program.contributions, parts_.plan->ranks.shape().replicate_size() > 1};
   const DType sum_dtype = sums.sum_dtype(*parts_.model);

@@ -93,6 +93,18 @@ Runtime::Runtime(const RuntimeParts& parts, const RuntimeOptions& options)
     segment_steps_.emplace_back(chunk.segments.size(), 0);
   }
   block_sums_.resize(blocks);
+  std::size_t tensors = 0;
+  for (const UnitShape& unit : parts_.model->units) {
+    first_tensor_.push_back(tensors);
+    tensors += unit.tensors.size();
+  }
+  touched_.resize(tensors, 0);
+  if (parts_.groups != nullptr && parts_.plan->updates == UpdateTime::backward &&
+      parts_.executor->may_leave_untouched()) {
+    fail(ErrorCode::unsupported,
+         "a step may leave parameters without a gradient, and with several ranks these agree on which with "
+         "the verdict: wanted optimizer.clip_norm above 0 (1e30 never clips), got 0");
+  }
 }
 
 Runtime::~Runtime() = default;
@@ -150,7 +162,7 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
   if (!trains) return std::move(outcome_);
   const Verdict& verdict = outcome_.verdict;
   if (verdict.finite) {
-    pending_ = Pending{inputs, verdict};
+    pending_ = Pending{inputs, verdict, touched_};
   } else if (parts_.plan->updates == UpdateTime::backward) {
     fail(
         ErrorCode::invalid_argument,

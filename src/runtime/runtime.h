@@ -109,6 +109,7 @@ struct StepOutcome {
 // nothing is under way any more. After a failure only the destructor may be called.
 class Runtime {
  public:
+  // Throws unsupported where several ranks could not agree on which tensors a step leaves (executor.h).
   Runtime(const RuntimeParts& parts, const RuntimeOptions& options = {});
   ~Runtime();
 
@@ -138,7 +139,8 @@ class Runtime {
   // collect.cpp
   void all_gather(const Op& op);
   void reduce_scatter(const Op& op);
-  ExactSum sum_of_ranks(const ExactSum& own);
+  ExactSum join_ranks(const ExactSum& own);
+  bool touched(std::uint32_t unit, std::uint32_t tensor) const;
   std::uint32_t stream_of(const Op& op) const;
   const StepInputs& inputs_of(const Op& op) const;
   void update(const Op& op, const std::vector<Lease>& leases);
@@ -156,11 +158,15 @@ class Runtime {
   std::vector<std::vector<std::uint64_t>> segment_steps_;  // by chunk
   std::vector<std::size_t> first_block_;                   // of each chunk in block_sums_
   std::vector<double> block_sums_;
+  std::vector<std::size_t> first_tensor_;  // of each unit in touched_
+  // With several ranks: was the tensor touched on any of them? Of the step under way, from its verdict on.
+  std::vector<std::uint8_t> touched_;
 
   // The step before, as far as a program has still to do its end. Constant while a program runs.
   struct Pending {
     StepInputs inputs;
     Verdict verdict;
+    std::vector<std::uint8_t> touched;
   };
   std::optional<Pending> pending_;
 

@@ -63,6 +63,8 @@ class KnownExecutor : public Executor {
 
   bool touched(std::uint32_t unit, std::uint32_t tensor) const override { return touched_[unit][tensor]; }
 
+  bool may_leave_untouched() const override { return static_cast<bool>(model_.reaches); }
+
   std::vector<std::vector<float>> parameters;  // by unit: as they were seen last
 
  private:
