@@ -28,6 +28,7 @@ struct ParameterGroup {
   std::string match;                   // pattern over tensor names: "h.*.mlp.*", "*.bias", "wte.weight"
   double lr_ratio = 1;                 // of the learning rate that the schedule gives
   std::optional<double> weight_decay;  // without: as the tensor would have it outside of any group
+  bool frozen = false;                 // never updated
 };
 
 struct Config {

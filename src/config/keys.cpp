@@ -130,7 +130,8 @@ const std::vector<ConfigKey>& keys() {
           "Tensors with hyperparameters of their own, each entry a table `[[optimizer.groups]]`. `match` is "
           "a pattern over tensor names (`*` any text, `?` one character, `[ab]` one of these); a tensor "
           "belongs to the first entry that matches it. `lr_ratio` times the rate of the schedule; "
-          "`weight_decay` instead of what the tensor would have without the entry."),
+          "`weight_decay` instead of what the tensor would have without the entry. `frozen = true`: never "
+          "updated, and no part of the gradient's norm; saved all the same."),
       choice(
           "precision.compute", F(precision.compute), {"bf16", "fp16", "fp32"},
           "Parameters and activations as compute sees them. Masters and moments are fp32 always. Where the "

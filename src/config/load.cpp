@@ -158,7 +158,7 @@ void assign_nvme(const Source& source, const ConfigKey& key, const toml::node& n
 // One key of an entry of optimizer.groups.
 void assign_group_key(const Source& source, const std::string& name, std::string_view leaf,
                       const toml::node& value, ParameterGroup& group) {
-  static constexpr std::array<std::string_view, 3> kLeaves{"match", "lr_ratio", "weight_decay"};
+  static constexpr std::array<std::string_view, 4> kLeaves{"match", "lr_ratio", "weight_decay", "frozen"};
   if (std::ranges::find(kLeaves, leaf) == kLeaves.end()) {
     const auto nearest = std::ranges::min_element(
         kLeaves, {}, [leaf](std::string_view known) { return edit_distance(leaf, known); });
@@ -172,6 +172,14 @@ void assign_group_key(const Source& source, const std::string& name, std::string
            source.at(value), name, describe_got(value));
     }
     group.match = text->get();
+    return;
+  }
+  if (leaf == "frozen") {
+    if (!value.is_boolean()) {
+      fail(ErrorCode::invalid_argument, "{}: {}.frozen: wanted true or false; got {}", source.at(value), name,
+           describe_got(value));
+    }
+    group.frozen = value.as_boolean()->get();
     return;
   }
   const auto number = value.value<double>();
@@ -200,6 +208,10 @@ void assign_groups(const Source& source, const ConfigKey& key, const toml::node&
     if (group.match.empty()) {
       fail(ErrorCode::invalid_argument, "{}: {}: an entry without a match; wanted {}", source.at(item), name,
            describe_wanted(key));
+    }
+    if (group.frozen && (table->contains("lr_ratio") || table->contains("weight_decay"))) {
+      fail(ErrorCode::invalid_argument, "{}: {}: frozen with a rate or a decay; wanted one or the other",
+           source.at(item), name);
     }
     groups.push_back(std::move(group));
   }

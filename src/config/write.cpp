@@ -66,8 +66,8 @@ std::string nvme_text(const std::vector<NvmePath>& paths) {
 std::string groups_text(const std::vector<ParameterGroup>& groups) {
   std::string text;
   for (const auto& group : groups) {
-    text += fmt::format("{}{{match = {}, lr_ratio = {}", text.empty() ? "" : ", ", quoted(group.match),
-                        float_text(group.lr_ratio));
+    text += fmt::format("{}{{match = {}", text.empty() ? "" : ", ", quoted(group.match));
+    text += group.frozen ? ", frozen = true" : ", lr_ratio = " + float_text(group.lr_ratio);
     if (group.weight_decay) text += ", weight_decay = " + float_text(*group.weight_decay);
     text += "}";
   }

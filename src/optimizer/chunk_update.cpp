@@ -146,4 +146,29 @@ bool chunk_stats(GradientView gradient, std::uint64_t numel, std::span<double> b
   return finite.load();
 }
 
+void leave_out(GradientView gradient, std::uint64_t numel, std::span<const ElementRange> ranges,
+               std::span<double> block_sums) {
+  require_blocks(block_sums, numel);
+  std::vector<std::byte> copy(kBlockNumel * dtype_bytes(gradient.dtype));
+  auto range = ranges.begin();
+  for (std::uint64_t block = 0; block < block_sums.size(); ++block) {
+    const std::uint64_t begin = block * kBlockNumel, end = std::min(numel, begin + kBlockNumel);
+    while (range != ranges.end() && range->end <= begin) ++range;
+    if (range == ranges.end()) return;
+    if (range->begin >= end) continue;
+    if (range->begin <= begin && range->end >= end) {
+      block_sums[block] = 0;
+      continue;
+    }
+    std::memcpy(copy.data(), advance(gradient.data, gradient.dtype, begin),
+                (end - begin) * dtype_bytes(gradient.dtype));
+    for (auto inside = range; inside != ranges.end() && inside->begin < end; ++inside) {
+      const std::uint64_t from = std::max(inside->begin, begin), to = std::min(inside->end, end);
+      std::memset(copy.data() + (from - begin) * dtype_bytes(gradient.dtype), 0,
+                  (to - from) * dtype_bytes(gradient.dtype));
+    }
+    gradient_stats(copy.data(), gradient.dtype, end - begin, &block_sums[block]);
+  }
+}
+
 }  // namespace terrace

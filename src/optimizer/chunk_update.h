@@ -54,4 +54,17 @@ bool fold_chunk(GradientView gradient, float* accumulator, std::uint64_t numel, 
 // holds it.
 bool chunk_stats(GradientView gradient, std::uint64_t numel, std::span<double> block_sums);
 
+// Elements [begin, end) of a chunk.
+struct ElementRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// Makes the sums of the blocks that `ranges` (ascending, disjoint) touch again, with zeros in their place:
+// what fold_chunk() or chunk_stats() of the whole chunk gave, without these elements, finite or not.
+// `gradient` is the rounded sum: the single contribution, or the accumulator after its last fold; it is only
+// read. Cost: one pass over the blocks that are touched in part.
+void leave_out(GradientView gradient, std::uint64_t numel, std::span<const ElementRange> ranges,
+               std::span<double> block_sums);
+
 }  // namespace terrace

@@ -16,6 +16,7 @@ struct TensorShape {
   std::uint64_t numel = 0;
   std::uint32_t group = 0;  // parameter group (0 = with weight decay, 1 = without, ...)
   std::uint64_t begin = 0;  // element of the whole tensor at which a part starts
+  bool frozen = false;      // never updated, and no part of the gradient
 };
 
 // Parameters used together. All bytes are for one micro-batch (one contribution) of the largest size.

@@ -111,8 +111,9 @@ ExactSum Runtime::join_ranks(const ExactSum& own) {
   return ExactSum::of_numbers(sum);
 }
 
-// In the step whose update runs.
+// In the step whose update runs. A frozen tensor never is.
 bool Runtime::touched(std::uint32_t unit, std::uint32_t tensor) const {
+  if (parts_.model->units[unit].tensors[tensor].frozen) return false;
   if (parts_.groups == nullptr) return parts_.executor->touched(unit, tensor);
   return parts_.plan->updates == UpdateTime::backward || pending_->touched[first_tensor_[unit] + tensor] != 0;
 }

@@ -86,9 +86,12 @@ void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
   if (contributions == 1) {
     if (leases.size() > 1) std::memcpy(leases[1].data(), leases[0].data(), op.accesses[0].bytes);
     chunk_stats(gradient, chunk.numel, sums);
+    leave_out(gradient, chunk.numel, frozen_[op.chunk], sums);
   } else {
-    fold_chunk(gradient, reinterpret_cast<float*>(leases[1].data()), chunk.numel,
-               {op.micro_batch == 0, op.micro_batch + 1 == contributions}, sums);
+    const bool last = op.micro_batch + 1 == contributions;
+    fold_chunk(gradient, reinterpret_cast<float*>(leases[1].data()), chunk.numel, {op.micro_batch == 0, last},
+               sums);
+    if (last) leave_out({leases[1].data(), DType::f32}, chunk.numel, frozen_[op.chunk], sums);
     if (leases.size() > 2) {  // the rounded sum, for the other replicas
       cast_values(reinterpret_cast<const float*>(leases[1].data()), leases[2].data(),
                   parts_.model->grad_dtype, chunk.numel);

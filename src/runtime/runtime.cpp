@@ -91,6 +91,11 @@ Runtime::Runtime(const RuntimeParts& parts, const RuntimeOptions& options)
     first_block_.push_back(blocks);
     blocks += chunk.numel / kBlockNumel;
     segment_steps_.emplace_back(chunk.segments.size(), 0);
+    auto& frozen = frozen_.emplace_back();
+    for (const Segment& segment : chunk.segments) {
+      if (parts_.model->units[chunk.unit].tensors[segment.tensor].frozen)
+        frozen.push_back({segment.offset, segment.offset + segment.numel()});
+    }
   }
   block_sums_.resize(blocks);
   std::size_t tensors = 0;

@@ -21,6 +21,7 @@
 #include "src/collectives/rank_groups.h"
 #include "src/device/device.h"
 #include "src/memory/slot_table.h"
+#include "src/optimizer/chunk_update.h"
 #include "src/optimizer/verdict.h"
 #include "src/plan/plan.h"
 #include "src/plan/simulate.h"
@@ -158,7 +159,8 @@ class Runtime {
   std::vector<std::vector<std::uint64_t>> segment_steps_;  // by chunk
   std::vector<std::size_t> first_block_;                   // of each chunk in block_sums_
   std::vector<double> block_sums_;
-  std::vector<std::size_t> first_tensor_;  // of each unit in touched_
+  std::vector<std::vector<ElementRange>> frozen_;  // by chunk: elements of frozen tensors
+  std::vector<std::size_t> first_tensor_;          // of each unit in touched_
   // With several ranks: was the tensor touched on any of them? Of the step under way, from its verdict on.
   std::vector<std::uint8_t> touched_;
 

@@ -71,11 +71,16 @@ void assign_parameter_groups(const Config& config, ModelShape& model) {
       const auto entry = static_cast<std::size_t>(found - groups.begin());
       used[entry] = true;
       tensor.group += kDefaultGroups * (1 + static_cast<std::uint32_t>(entry));
+      tensor.frozen = found->frozen;
     }
   }
   for (std::size_t entry = 0; entry < groups.size(); ++entry) {
     if (!used[entry]) refuse_entry(groups, entry, model);
   }
+  bool trains = groups.empty();
+  for_each_tensor(model, [&](const TensorShape& tensor) { trains |= !tensor.frozen && tensor.numel > 0; });
+  if (!trains)
+    fail(ErrorCode::invalid_argument, "optimizer.groups freezes every tensor; nothing is left to train");
 }
 
 std::vector<AdamWHyper> groups_at(const Config& config, double lr) {
@@ -104,6 +109,10 @@ void log_parameter_groups(const Config& config, const ModelShape& model) {
       numel += tensor.numel;
     });
     const ParameterGroup& group = groups[entry];
+    if (group.frozen) {
+      logger()->info("{}: {} tensors, {} parameters; frozen", words(entry, group), tensors, numel);
+      continue;
+    }
     const std::string decay = group.weight_decay ? fmt::format(", weight decay {}", *group.weight_decay) : "";
     logger()->info("{}: {} tensors, {} parameters; learning rate x {}{}", words(entry, group), tensors, numel,
                    group.lr_ratio, decay);

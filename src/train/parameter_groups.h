@@ -10,9 +10,9 @@
 namespace terrace {
 
 // Gives every tensor its index into groups_at(): with or without weight decay as it comes (TensorShape::group
-// 0 or 1), in that of the first entry of optimizer.groups that matches its name, where one does. Throws
-// invalid_argument for an entry that no tensor belongs to: with the nearest name, or the entries that take
-// its tensors.
+// 0 or 1), in that of the first entry of optimizer.groups that matches its name, where one does; and says
+// which are frozen. Throws invalid_argument for an entry that no tensor belongs to (with the nearest name, or
+// an entry that takes its tensors), and where all tensors are frozen.
 void assign_parameter_groups(const Config& config, ModelShape& model);
 
 // Hyperparameters by TensorShape::group at a learning rate of the schedule: 0 with weight decay, 1 without;

@@ -165,6 +165,8 @@ TEST_F(ConfigTest, IllTypedAndOutOfRangeValuesAreRefused) {
                            "[optimizer]\ngroups = [{match = \"\"}]",
                            "[optimizer]\ngroups = [{lr_ratio = 2}]",
                            "[optimizer]\ngroups = [{match = \"*\", lr_ratio = -1}]",
+                           "[optimizer]\ngroups = [{match = \"*\", frozen = 1}]",
+                           "[optimizer]\ngroups = [{match = \"*\", frozen = true, lr_ratio = 2}]",
                            "[optimizer]\ngroups = [{match = \"*\", weight_decay = \"none\"}]",
                            "[data]\npath = 3",
                            "[data]\nstride = -1",
@@ -331,6 +333,11 @@ TEST_F(ConfigTest, ParameterGroupsAreTablesOfTheirOwn) {
   EXPECT_EQ(back.optimizer.groups[1].match, "*.bias");
   EXPECT_EQ(back.optimizer.groups[1].weight_decay, 0.0);
   EXPECT_FALSE(back.optimizer.groups[0].weight_decay.has_value());
+
+  EXPECT_FALSE(back.optimizer.groups[1].frozen);
+  const Config frozen = load(text + "[[optimizer.groups]]\nmatch = \"wte.*\"\nfrozen = true\n");
+  EXPECT_TRUE(frozen.optimizer.groups.at(2).frozen);
+  EXPECT_TRUE(load(to_toml(frozen)).optimizer.groups.at(2).frozen);
 
   EXPECT_EQ(load(text, {"optimizer.groups=[{match=\"a\"}]"}).optimizer.groups.at(0).match, "a");
   EXPECT_THAT(error_of(text + "lr_ration = 2\n"),

@@ -56,7 +56,9 @@ class KnownExecutor : public Executor {
       const bool reached = !model_.reaches || model_.reaches(tensor.name, step_, call.contribution);
       if (reached) touched[t] = true;
       for (std::uint64_t i = 0; i < tensor.numel; ++i)
-        *out++ = reached ? gradient_value(tensor.name, i, step_, call.contribution) : -0.0f;
+        *out++ = tensor.name == model_.infinite ? std::numeric_limits<float>::infinity()
+                 : reached                      ? gradient_value(tensor.name, i, step_, call.contribution)
+                                                : -0.0f;
     }
     std::fill(out, call.at<float>(Role::grads) + unit.padded_numel(), 0.0f);
   }

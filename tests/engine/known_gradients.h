@@ -21,6 +21,7 @@ struct KnownModel {
   std::vector<std::vector<Tensor>> units;
   // Does the contribution of the step (from 1) reach the tensor? Empty: all do.
   std::function<bool(const std::string& tensor, std::uint64_t step, std::uint32_t contribution)> reaches;
+  std::string infinite = {};  // a tensor whose gradient is not finite
 };
 
 float initial_value(const std::string& tensor, std::uint64_t element);

@@ -21,8 +21,10 @@ Hyper hyper_of(const KnownModel::Tensor& tensor) {
 
 Config with_groups() {
   Config config = known_config();
-  config.optimizer.groups = {
-      {"mid.a.*", 0.5, {}}, {"out.weight", 3, 0.75}, {"mid.?.weight", 0, {}}, {"out.*", 1, 2.0}};
+  config.optimizer.groups = {{"mid.a.*", 0.5, {}, false},
+                             {"out.weight", 3, 0.75, false},
+                             {"mid.?.weight", 0, {}, false},
+                             {"out.*", 1, 2.0, false}};
   return config;
 }
 

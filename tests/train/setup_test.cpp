@@ -72,8 +72,10 @@ AdamWHyper hyper_of(const Config& config, const std::string& name) {
 }
 
 TEST(ParameterGroups, TheFirstEntryThatMatchesHasTheTensor) {
-  const Config config = small_model(
-      {{"h.*.mlp.*", 0.5, {}}, {"*.bias", 2, 0.75}, {"wt?.weight", 0, {}}, {"h.1.ln_[12].weight", 4, {}}});
+  const Config config = small_model({{"h.*.mlp.*", 0.5, {}, false},
+                                     {"*.bias", 2, 0.75, false},
+                                     {"wt?.weight", 0, {}, false},
+                                     {"h.1.ln_[12].weight", 4, {}, false}});
   const auto expect = [&](const std::string& name, double lr, double weight_decay) {
     const AdamWHyper hyper = hyper_of(config, name);
     EXPECT_EQ(hyper.lr, lr) << name;
@@ -90,15 +92,27 @@ TEST(ParameterGroups, TheFirstEntryThatMatchesHasTheTensor) {
   expect("h.1.ln_2.weight", 2, 0);
 }
 
+TEST(ParameterGroups, SayWhichTensorsAreFrozen) {
+  const ModelShape model = model_shape(small_model({{"h.0.*", 1, {}, true}, {"*.bias", 2, {}, false}}));
+  for (const UnitShape& unit : model.units) {
+    for (const TensorShape& tensor : unit.tensors)
+      EXPECT_EQ(tensor.frozen, tensor.name.starts_with("h.0.")) << tensor.name;
+  }
+  EXPECT_THAT(error_of([] {
+                model_shape(small_model({{"*", 1, {}, true}}));
+              }),
+              testing::HasSubstr("freezes every tensor"));
+}
+
 TEST(ParameterGroups, AnEntryWithoutATensorIsRefused) {
   const auto refusal = [](std::vector<ParameterGroup> groups) {
     return error_of([&] { model_shape(small_model(std::move(groups))); });
   };
-  EXPECT_THAT(refusal({{"*.bias", 1, {}}, {"h.0.mlp.fc.wieght", 2, {}}}),
+  EXPECT_THAT(refusal({{"*.bias", 1, {}, false}, {"h.0.mlp.fc.wieght", 2, {}, false}}),
               testing::HasSubstr("optimizer.groups[1] (match = \"h.0.mlp.fc.wieght\") matches no tensor; the "
                                  "nearest name is h.0.mlp.fc.weight"));
   EXPECT_THAT(
-      refusal({{"h.*", 1, {}}, {"wte.weight", 1, {}}, {"h.1.*.bias", 2, {}}}),
+      refusal({{"h.*", 1, {}, false}, {"wte.weight", 1, {}, false}, {"h.1.*.bias", 2, {}, false}}),
       testing::HasSubstr("optimizer.groups[2] (match = \"h.1.*.bias\") has no effect: what it matches "
                          "belongs to earlier entries, first optimizer.groups[0] (match = \"h.*\")"));
 }
