@@ -1,8 +1,13 @@
 #include "src/checkpoint/state_hash.h"
 
+#include <array>
 #include <vector>
 
 namespace terrace {
+
+namespace {
+constexpr std::array<float, kBlockNumel> kZeros{};
+}
 
 void StateHash::add(const ChunkState& state) {
   const Chunk& chunk = chunks_[state.chunk];
@@ -19,7 +24,8 @@ void StateHash::add(const ChunkState& state) {
     for (std::size_t stream = 0; stream < state.streams.size(); ++stream) {
       identity.push_back(stream);
       const std::uint64_t seed = hash64(identity.data(), identity.size() * sizeof(identity[0]));
-      sum_ += hash128(state.streams[stream] + at, kBlockNumel * sizeof(float), seed);
+      const float* values = state.streams[stream] != nullptr ? state.streams[stream] + at : kZeros.data();
+      sum_ += hash128(values, kBlockNumel * sizeof(float), seed);
       identity.pop_back();
     }
   }

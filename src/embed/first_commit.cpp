@@ -47,15 +47,15 @@ void commit_initial_states(Engine& engine, bool commits, const std::string& run_
   const std::vector<Chunk>& chunks = engine.plan().chunks;
   const std::span<std::byte> room = engine.host_memory();
   std::uint64_t largest = 0;
-  for (const Chunk& chunk : chunks) largest = std::max(largest, state_slot_bytes(chunk.numel));
+  for (const Chunk& chunk : chunks) largest = std::max(largest, state_slot_bytes(chunk));
   const std::size_t places = std::min<std::size_t>(room.size() / largest, 16);
   check(places > 0, "a host arena of {} bytes has no room for a state of {}", room.size(), largest);
   for (std::size_t first = 0; first < chunks.size(); first += places) {
     Writes writes;
     const std::size_t last = std::min(first + places, chunks.size());
     for (std::size_t c = first; c < last; ++c) {
-      const StateLayout layout = state_layout(adamw_streams(), chunks[c].numel);
-      const auto extent = room.subspan((c - first) * largest, state_slot_bytes(chunks[c].numel));
+      const StateLayout layout = state_layout(chunks[c]);
+      const auto extent = room.subspan((c - first) * largest, state_slot_bytes(chunks[c]));
       std::memset(extent.data(), 0, extent.size());
       engine.fill_master(chunks[c], reinterpret_cast<float*>(extent.data() + layout.offset_bytes[0]));
       writes.add();

@@ -15,8 +15,8 @@ constexpr std::uint64_t kUntilMeasured = 1000;
 CommitPolicy::CommitPolicy(const Config& config, const Plan& plan)
     : enabled_(plan.has(ProgramKind::commit)), automatic_(config.commit.every_steps < 0) {
   for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
-    if (plan.placement.optimizer_state[c] != Tier::nvme) {
-      in_memory_bytes_ += static_cast<double>(state_slot_bytes(plan.chunks[c].numel));
+    if (plan.placement.optimizer_state[c] != Tier::nvme && !plan.chunks[c].master_only) {
+      in_memory_bytes_ += static_cast<double>(state_slot_bytes(plan.chunks[c]));
     }
   }
   if (!automatic_) {

@@ -353,7 +353,7 @@ StoreShape Engine::store_shape(const Config& config, std::uint32_t cut_ranks) co
       const TensorShape& tensor = model_.shape.units[chunk.unit].tensors[segment.tensor];
       stored.segments.push_back({tensor.name, tensor.begin + segment.begin, tensor.begin + segment.end});
     }
-    stored.payload_bytes = state_slot_bytes(chunk.numel) - kTrailerBytes;
+    stored.payload_bytes = state_slot_bytes(chunk) - kTrailerBytes;
     shape.chunks.push_back(std::move(stored));
   }
   shape.model = store_identity(model_, cut_ranks);

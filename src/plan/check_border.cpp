@@ -12,11 +12,12 @@ namespace terrace::check_rules {
 std::uint32_t DataFlow::first_version(std::size_t chunk) const {
   const bool left = updates_backward(program_) && pending_ && !view_.holds(chunk);
   const bool making = program_.kind == ProgramKind::materialize;
+  if (input_.chunks[chunk].frozen && view_.keeps_parameters(chunk) && !making) return step_;
   return making || left || !view_.keeps_parameters(chunk) ? kStale : kBefore;
 }
 
 std::uint32_t DataFlow::last_version(std::size_t chunk) const {
-  return view_.holds(chunk) ? newest_ : step_;
+  return view_.holds(chunk) && !input_.chunks[chunk].frozen ? newest_ : step_;
 }
 
 void DataFlow::begin(SlotId id) {
@@ -53,7 +54,8 @@ Content DataFlow::initial(SlotId id) const {
       // made.
       const bool foreign = view_.is_foreign_extent(id);
       const bool store = foreign || (slot.tier == Tier::nvme && view_.owns(slot.chunk));
-      const bool known = making ? store : home && !foreign && !ahead;
+      const bool kept = input_.chunks[slot.chunk].frozen && store && !foreign;  // as the run found it
+      const bool known = making ? store : (home && !foreign && !ahead) || kept;
       return {{ValueKind::state, slot.chunk, known ? kBefore : kStale}, 0};
     }
     case Item::grad_sum:
@@ -71,8 +73,9 @@ void DataFlow::commit() {
     if (slot.item != Item::state_chunk || slot.tier != Tier::nvme || !slot.resident) continue;
     if (!view_.owns(slot.chunk)) continue;
     found[slot.chunk] = true;
-    check_home(Rule::commit, id, {ValueKind::state, slot.chunk, step_}, 0,
-               input_.chunks[slot.chunk].state_bytes);
+    const CheckChunk& chunk = input_.chunks[slot.chunk];
+    check_home(Rule::commit, id, {ValueKind::state, slot.chunk, chunk.frozen ? kBefore : step_}, 0,
+               chunk.state_bytes);
   }
   for (std::size_t chunk = 0; chunk < found.size(); ++chunk) {
     if (found[chunk] || !view_.owns(chunk)) continue;
@@ -104,7 +107,8 @@ void DataFlow::check_state(SlotId id) {
   // Its write is left to the next program.
   const bool ahead = updates_backward(program_) && carried_out_[slot.chunk] != kNone;
   if (slot.resident && ahead) return;
-  check_home(Rule::home, id, {ValueKind::state, slot.chunk, newest_}, 0, chunk.state_bytes);
+  check_home(Rule::home, id, {ValueKind::state, slot.chunk, chunk.frozen ? kBefore : newest_}, 0,
+             chunk.state_bytes);
 }
 
 void DataFlow::check_params(SlotId id) {
@@ -162,7 +166,7 @@ void DataFlow::check_homes() {
     if (view_.keeps_parameters(chunk) && !param_found_[chunk]) missing("parameters");
     if (!view_.holds(chunk)) continue;
     if (wants_state && !state_found_[chunk]) missing("state");
-    if (leaves_sums && !sum_found_[chunk]) missing("summed gradient");
+    if (leaves_sums && !input_.chunks[chunk].frozen && !sum_found_[chunk]) missing("summed gradient");
   }
 }
 

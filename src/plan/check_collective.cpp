@@ -51,7 +51,15 @@ void DataFlow::all_gather(const Op& op) {
   if (mine.empty() ? sent->bytes != 0 : !range(*sent, mine.begin, mine.end)) {
     return refuse("its range", mine.begin, mine.end);
   }
-  if (!mine.empty()) need(*sent, "its range", value, mine.begin * element, mine.numel() * element);
+  for (const CheckChunk& chunk : input_.chunks) {
+    const std::uint64_t end = chunk.first_numel + chunk.numel;
+    if (chunk.unit != op.unit || chunk.first_numel < mine.begin || end > mine.end) continue;
+    if (chunk.frozen && !params) continue;  // no sum, but a place in the range
+    Access part = *sent;
+    part.offset_bytes = chunk.first_numel * element;
+    part.bytes = chunk.numel * element;
+    need(part, "its range", value, chunk.first_numel * element, part.bytes);
+  }
 
   // The others' ranges and this rank's lie end to end.
   std::sort(received.begin(), received.end(),

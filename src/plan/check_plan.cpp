@@ -15,8 +15,8 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
   for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
     const Chunk& chunk = plan.chunks[c];
     input.chunks.push_back({chunk.unit, chunk.begin, chunk.numel, plan.placement.optimizer_state[c],
-                            plan.placement.parameters[c], state_slot_bytes(chunk.numel),
-                            plan.ranks.owner(static_cast<std::uint32_t>(c))});
+                            plan.placement.parameters[c], state_slot_bytes(chunk),
+                            plan.ranks.owner(static_cast<std::uint32_t>(c)), chunk.master_only});
   }
   const RankShape& shape = plan.ranks.shape();
   input.ranks = {shape.ranks, plan.rank, shape.shard_size(), shape.replicate_size(),

@@ -21,6 +21,7 @@ struct CheckChunk {
   Tier param_home = Tier::host;   // where a resident param_chunk (or piece) slot holds its 16-bit parameters
   std::uint64_t state_bytes = 0;  // all streams and the trailer
   std::uint32_t owner = 0;        // the rank that folds its contributions and writes its state to the store
+  bool frozen = false;  // no fold, no update, no sum; its state and parameters are those of the start
 };
 
 // The ranks of the run; shards and replicas as rank_table.h says.
@@ -83,6 +84,7 @@ inline constexpr std::size_t kMaxViolations = 100;
 //   left out), what homes and carried slots hold at the end is what the next program starts from;
 // - training: each contribution of each chunk is folded once and the verdict waits for every fold; each chunk
 //   is updated once, each parameter home written once, each state on nvme written once for each update;
+// - a frozen chunk is made from its state when a run starts, and touched by nothing after;
 // - a commit finds the state of the step before of every chunk in the store, waits for every write of it, and
 //   no update that is not part of it runs before.
 // Of several ranks: that the rank computes its own contributions alone, folds all contributions of the chunks

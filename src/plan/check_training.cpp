@@ -1,6 +1,8 @@
 // How often, and in which order, each operation stands in the list.
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+
 #include "src/plan/check_ranks.h"
 
 namespace terrace::check_rules {
@@ -95,18 +97,20 @@ class Counts {
         expect(forward_.at(unit, k), runs && !(train && last), OpKind::forward, "unit", unit, k);
         expect(backward_.at(unit, k), runs && train, OpKind::backward, "unit", unit, k);
         if (!train || !runs) expect(recompute_.at(unit, k), 0, OpKind::recompute, "unit", unit, k);
-        const bool exchanges = train && view_.has_ranks() && view_.first_of_round(k) == k &&
-                               input_.model.units[unit].padded_numel() > 0;
+        const bool exchanges =
+            train && view_.has_ranks() && view_.first_of_round(k) == k && has_gradient(unit);
         expect(exchange_.at(unit, k), exchanges, OpKind::reduce_scatter, "unit", unit, k);
       }
     }
     for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
-        expect(fold_.at(chunk, k), train && view_.owns(chunk), OpKind::fold, "chunk", chunk, k);
+        expect(fold_.at(chunk, k), train && view_.owns(chunk) && !input_.chunks[chunk].frozen, OpKind::fold,
+               "chunk", chunk, k);
       }
       const bool held = view_.holds(chunk);
       const bool updates = train || (kind == ProgramKind::drain && updates_forward(program_));
-      expect(update_.at(chunk), held && updates, OpKind::update, "chunk", chunk, kNone);
+      expect(update_.at(chunk), held && updates && !input_.chunks[chunk].frozen, OpKind::update, "chunk",
+             chunk, kNone);
       expect(cast_.at(chunk), held && kind == ProgramKind::materialize, OpKind::cast_param, "chunk", chunk,
              kNone);
       expect(visit_.at(chunk), held && kind == ProgramKind::visit, OpKind::visit_state, "chunk", chunk,
@@ -120,12 +124,18 @@ class Counts {
   }
 
  private:
+  bool has_gradient(std::uint32_t unit) const {
+    return std::any_of(input_.chunks.begin(), input_.chunks.end(),
+                       [unit](const CheckChunk& chunk) { return chunk.unit == unit && !chunk.frozen; });
+  }
+
   // How often the chunk's state goes to the store, or to the copy of a chunk that is only held. What lives on
   // nvme is written after each update, by the program that follows where the new state is carried there; what
   // lives elsewhere by its owner for a commit. A run starts with a copy of what is in the store.
   std::size_t writes_wanted(std::uint32_t chunk) const {
     const ProgramKind kind = program_.kind;
     if (!view_.holds(chunk)) return 0;
+    if (input_.chunks[chunk].frozen && kind != ProgramKind::materialize) return 0;
     if (input_.chunks[chunk].state_home != Tier::nvme) {
       const bool commits = kind == ProgramKind::train_commit || kind == ProgramKind::commit;
       return commits && view_.owns(chunk) ? 1 : 0;

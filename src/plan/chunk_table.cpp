@@ -10,6 +10,52 @@ namespace {
 constexpr std::uint64_t kStaggerBytes = 4096 + 5 * 64;
 constexpr std::uint64_t kExtentTrailerBytes = 4096;
 
+// Whole blocks of a unit's flat parameter, in order.
+struct Stretch {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  bool master_only = false;
+};
+
+// A block with an element of any other tensor is not master_only.
+std::vector<Stretch> stretches_of(const UnitShape& unit) {
+  std::vector<Stretch> stretches;
+  std::uint64_t done = 0, start = 0;  // blocks before `done` are in the list
+  const auto add = [&](std::uint64_t end, bool master_only) {
+    if (end <= done) return;
+    if (stretches.empty() || stretches.back().master_only != master_only)
+      stretches.push_back({done, end, master_only});
+    stretches.back().end = done = end;
+  };
+  for (const TensorShape& tensor : unit.tensors) {
+    const std::uint64_t end = start + tensor.numel;
+    if (!tensor.master_only && tensor.numel > 0) {
+      add(start / kBlockNumel * kBlockNumel, true);
+      add(round_up(end, kBlockNumel), false);
+    }
+    start = end;
+  }
+  add(unit.padded_numel(), true);
+  return stretches;
+}
+
+void cut_stretch(std::uint32_t unit, const Stretch& stretch, std::uint64_t chunk_numel, std::uint32_t ranks,
+                 std::vector<Chunk>& chunks) {
+  const std::uint64_t numel = stretch.end - stretch.begin;
+  const auto add = [&](std::uint64_t begin, std::uint64_t end) {
+    chunks.push_back({unit, stretch.begin + begin, end - begin, {}, stretch.master_only});
+  };
+  if (ranks <= 1) {
+    for (std::uint64_t begin = 0; begin < numel; begin += chunk_numel)
+      add(begin, std::min(begin + chunk_numel, numel));
+    return;
+  }
+  const std::uint64_t blocks = numel / kBlockNumel;
+  const std::uint64_t count = std::min(blocks, round_up(div_up(numel, chunk_numel), ranks));
+  for (std::uint64_t i = 0; i < count; ++i)
+    add(i * blocks / count * kBlockNumel, (i + 1) * blocks / count * kBlockNumel);
+}
+
 }  // namespace
 
 std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel, std::uint32_t ranks) {
@@ -20,20 +66,8 @@ std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel
   std::vector<Chunk> chunks;
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const UnitShape& unit = model.units[u];
-    const std::uint64_t padded = unit.padded_numel();
     const std::size_t first = chunks.size();
-    if (ranks <= 1) {
-      for (std::uint64_t begin = 0; begin < padded; begin += chunk_numel) {
-        chunks.push_back({u, begin, std::min(chunk_numel, padded - begin), {}});
-      }
-    } else {
-      const std::uint64_t blocks = padded / kBlockNumel;
-      const std::uint64_t count = std::min(blocks, round_up(div_up(padded, chunk_numel), ranks));
-      for (std::uint64_t i = 0; i < count; ++i) {
-        const std::uint64_t begin = i * blocks / count * kBlockNumel;
-        chunks.push_back({u, begin, (i + 1) * blocks / count * kBlockNumel - begin, {}});
-      }
-    }
+    for (const Stretch& stretch : stretches_of(unit)) cut_stretch(u, stretch, chunk_numel, ranks, chunks);
     std::uint64_t start = 0;  // of the tensor in the flat parameter
     for (std::uint32_t t = 0; t < unit.tensors.size(); ++t) {
       const std::uint64_t end = start + unit.tensors[t].numel;
@@ -66,6 +100,15 @@ StateLayout state_layout(const std::vector<StateStream>& streams, std::uint64_t 
   }
   layout.payload_bytes = round_up(at, 4096);
   return layout;
+}
+
+StateLayout state_layout(const Chunk& chunk) {
+  static const std::vector<StateStream> master{adamw_streams().front()};
+  return state_layout(chunk.master_only ? master : adamw_streams(), chunk.numel);
+}
+
+std::uint64_t state_slot_bytes(const Chunk& chunk) {
+  return state_layout(chunk).payload_bytes + kExtentTrailerBytes;
 }
 
 std::uint64_t state_slot_bytes(std::uint64_t numel) {

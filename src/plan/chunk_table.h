@@ -24,13 +24,15 @@ struct Chunk {
   std::uint64_t begin = 0;
   std::uint64_t numel = 0;  // padding included
   std::vector<Segment> segments;
+  bool master_only = false;  // no gradient, no update, one stream
 };
 
 // Chunks of all units, in unit order; chunk_numel is a positive multiple of kBlockNumel (checked). For one
 // rank every chunk but a unit's last has chunk_numel elements. For several, a unit's chunks are as many as a
 // multiple of `ranks` (as far as there are blocks) and as equal as blocks allow, at most chunk_numel each: so
 // each rank gets an equal part of every unit. A table may be used at any other number of ranks too
-// (rank_table.h).
+// (rank_table.h). Runs of blocks of master_only tensors alone are cut by themselves, in the same way, and so
+// is what lies between them.
 std::vector<Chunk> cut_chunks(const ModelShape& model, std::uint64_t chunk_numel, std::uint32_t ranks = 1);
 
 // One array of a chunk's state.
@@ -52,8 +54,11 @@ struct StateLayout {
   std::uint64_t payload_bytes = 0;
 };
 StateLayout state_layout(const std::vector<StateStream>& streams, std::uint64_t numel);
+// adamw_streams(), or of a master_only chunk the first of them.
+StateLayout state_layout(const Chunk& chunk);
 
 // Bytes of a state slot: payload and trailer.
-std::uint64_t state_slot_bytes(std::uint64_t numel);
+std::uint64_t state_slot_bytes(const Chunk& chunk);
+std::uint64_t state_slot_bytes(std::uint64_t numel);  // of all of adamw_streams()
 
 }  // namespace terrace

@@ -23,7 +23,7 @@ void Compiler::list_sums(std::uint32_t round) {
     return;
   }
   for (std::size_t u = model_.units.size(); u-- > 0;) {
-    for (const std::uint32_t c : own_chunks_[u]) {
+    for (const std::uint32_t c : folded_chunks_[u]) {
       if (placement_.gradients[c] == Tier::nvme) sum_order_.push_back(c);
     }
   }
@@ -83,12 +83,29 @@ void Compiler::reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId c
     sum_piece = slot(Pool::contribution, Item::sum_piece, unit, kNone,
                      model_.units[unit].padded_numel() * dtype_bytes(model_.grad_dtype));
   }
-  for (const std::uint32_t c : own_chunks_[unit]) fold_chunk(c, round, source, sum_piece);
+  for (const std::uint32_t c : folded_chunks_[unit]) fold_chunk(c, round, source, sum_piece);
+  if (spreads) fill_sums(unit, round, source, sum_piece);
   if (source != kNone && source != contribution) release(Pool::received, source);
   if (source != kNone && source == contribution) release(Pool::contribution, source);
   if (!spreads) return;
   spread_sums(unit, sum_piece);
   release(Pool::contribution, sum_piece);
+}
+
+// Chunks without a gradient have no sum; what stands in their place is sent all the same, so something must.
+void Compiler::fill_sums(std::uint32_t unit, std::uint32_t round, SlotId source, SlotId sum_piece) {
+  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
+  const NumelRange own = has_ranks() ? ranks_.own_range(unit, rank_) : NumelRange{0, 0};
+  for (const std::uint32_t c : own_chunks_[unit]) {
+    const Chunk& chunk = chunks_[c];
+    if (!chunk.master_only) continue;
+    const std::uint64_t last = end_of(round) - 1 - first_of(round);
+    const std::uint64_t begin = has_ranks() ? last * own.numel() + (chunk.begin - own.begin) : chunk.begin;
+    transfer(OpKind::copy_to_device, Lane::h2d,
+             {source, AccessMode::read, Role::none, begin * element, chunk.numel * element},
+             {sum_piece, AccessMode::write, Role::none, chunk.begin * element, chunk.numel * element}, unit,
+             c);
+  }
 }
 
 // What the other ranks contribute to this rank's part; kNone where it has no part of the unit.

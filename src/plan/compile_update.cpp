@@ -29,9 +29,7 @@ void Compiler::list_carried() {
     order = std::move(backward);
   }
   std::uint64_t used = 0, largest = 0;
-  const auto bytes_of = [&](std::uint32_t c) {
-    return SlotPool::slot_bytes(state_slot_bytes(chunks_[c].numel));
-  };
+  const auto bytes_of = [&](std::uint32_t c) { return SlotPool::slot_bytes(state_slot_bytes(chunks_[c])); };
   for (const std::uint32_t c : order) {
     if (placement_.optimizer_state[c] != Tier::nvme) continue;
     largest = std::max(largest, bytes_of(c));
@@ -54,8 +52,8 @@ void Compiler::list_carried() {
 void Compiler::take_carried() {
   for (Carried& carried : carried_) {
     const Chunk& chunk = chunks_[carried.chunk];
-    Slot in = slot_of(Pool::state_staging, Item::state_chunk, chunk.unit, carried.chunk,
-                      state_slot_bytes(chunk.numel));
+    Slot in =
+        slot_of(Pool::state_staging, Item::state_chunk, chunk.unit, carried.chunk, state_slot_bytes(chunk));
     in.carry = Carry::in;
     in.offset_bytes = carried.offset_bytes;
     check(pools_[static_cast<std::size_t>(Pool::state_staging)].take_at(in.offset_bytes, in.bytes),
@@ -70,7 +68,7 @@ bool Compiler::fetch_state(std::uint32_t c, Carry carry, bool predicated) {
   const Tier tier = placement_.optimizer_state[c];
   SlotId state = residents_.state_home[c];
   if (tier != Tier::host) {
-    const std::uint64_t bytes = state_slot_bytes(chunks_[c].numel);
+    const std::uint64_t bytes = state_slot_bytes(chunks_[c]);
     if (carry == Carry::none) {
       state = try_slot(Pool::state_staging, Item::state_chunk, unit, c, bytes);
       if (state == kNone) return false;
@@ -124,7 +122,7 @@ void Compiler::fetch_states(std::size_t needed, std::uint64_t most_bytes) {
     if (!demanded && !ahead_) return;
     if (states_[c] != kNone) continue;  // carried
     const std::uint64_t bytes =
-        placement_.optimizer_state[c] == Tier::host ? 0 : state_slot_bytes(chunks_[c].numel);
+        placement_.optimizer_state[c] == Tier::host ? 0 : state_slot_bytes(chunks_[c]);
     if (!demanded && ahead_bytes_ + bytes > most_bytes) return;
     if (!fetch_own(c)) {
       if (!demanded) return;
@@ -250,7 +248,7 @@ void Compiler::write_state(std::uint32_t c, bool predicated) {
 void Compiler::release_state(std::uint32_t c) {
   const Slot& slot = emitter_.slot(states_[c]);
   const auto ends_before = [&](const Carried& carried) {
-    return carried.offset_bytes + state_slot_bytes(chunks_[carried.chunk].numel) <= slot.offset_bytes;
+    return carried.offset_bytes + state_slot_bytes(chunks_[carried.chunk]) <= slot.offset_bytes;
   };
   auto carried = std::partition_point(carried_.begin(), carried_.end(), ends_before);
   for (; carried != carried_.end() && carried->offset_bytes < slot.offset_bytes + slot.bytes; ++carried)
@@ -275,7 +273,8 @@ void Compiler::write_pending() {
 // Writes the states that live in memory, each by its owner.
 void Compiler::write_states_in_memory() {
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
-    if (placement_.optimizer_state[c] == Tier::nvme || !owns(c)) continue;
+    // What has never changed is in the store as it was, written or not.
+    if (placement_.optimizer_state[c] == Tier::nvme || !owns(c) || chunks_[c].master_only) continue;
     age_retired();
     if (!fetch_state(c, Carry::none, false)) {
       release_retired();

@@ -36,11 +36,15 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
     used += (*pools)[p];
   }
   const std::size_t units = model_.units.size();
-  for (auto* chunks : {&unit_chunks_, &own_chunks_, &kept_chunks_}) chunks->resize(units);
+  for (auto* chunks : {&unit_chunks_, &own_chunks_, &folded_chunks_, &kept_chunks_}) chunks->resize(units);
+  trains_.assign(units, false);
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
     const std::uint32_t u = chunks_[c].unit;
-    if (ranks_.holds(rank_, c)) unit_chunks_[u].push_back(c);
+    const bool trains = !chunks_[c].master_only;
+    if (trains) trains_[u] = true;
+    if (ranks_.holds(rank_, c) && (trains || !is_periodic())) unit_chunks_[u].push_back(c);
     if (owns(c)) own_chunks_[u].push_back(c);
+    if (owns(c) && trains) folded_chunks_[u].push_back(c);
     if (ranks_.keeps_parameters(rank_, c)) kept_chunks_[u].push_back(c);
   }
   renewed_.assign(units, !ranks_.shape().keeps_all_parameters());
@@ -111,7 +115,11 @@ void Compiler::train_step() {
       if (visit.present) forward(v);
     } else {
       const SlotId contribution = visit.present ? backward(v) : kNone;
-      if (model_.units[visit.unit].numel() > 0) reduce_gradient(visit.unit, visit.round, contribution);
+      if (trains_[visit.unit]) {
+        reduce_gradient(visit.unit, visit.round, contribution);
+      } else if (contribution != kNone) {
+        release(Pool::contribution, contribution);
+      }
     }
     release_pieces(v);
     if (visit.unit == 0 && !visit.forward) end_round();

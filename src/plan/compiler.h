@@ -110,6 +110,7 @@ class Compiler {
   void reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution);
   SlotId exchange(std::uint32_t unit, std::uint32_t round, SlotId contribution);
   void fold_chunk(std::uint32_t chunk, std::uint32_t round, SlotId source, SlotId sum_piece);
+  void fill_sums(std::uint32_t unit, std::uint32_t round, SlotId source, SlotId sum_piece);
   void spread_sums(std::uint32_t unit, SlotId sum_piece);
   void end_round();
 
@@ -154,8 +155,10 @@ class Compiler {
   Emitter emitter_;
   std::uint32_t micro_batch_ = 0;
 
-  // By unit: chunks whose states this rank holds, those it folds, those whose parameters it keeps.
-  std::vector<std::vector<std::uint32_t>> unit_chunks_, own_chunks_, kept_chunks_;
+  // By unit: chunks whose states this rank holds (in a periodic program those that have a gradient), those it
+  // owns, those of them that it folds, those whose parameters it keeps.
+  std::vector<std::vector<std::uint32_t>> unit_chunks_, own_chunks_, folded_chunks_, kept_chunks_;
+  std::vector<bool> trains_;  // by unit: some chunk of it, of any rank, has a gradient
   std::vector<Visit> visits_;
   std::vector<double> flops_before_;  // of all visits before this one; one more than visits
   std::vector<PieceNeed> needs_;

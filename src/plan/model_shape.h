@@ -17,6 +17,9 @@ struct TensorShape {
   std::uint32_t group = 0;  // parameter group (0 = with weight decay, 1 = without, ...)
   std::uint64_t begin = 0;  // element of the whole tensor at which a part starts
   bool frozen = false;      // never updated, and no part of the gradient
+  // Blocks of such tensors alone have no optimizer states. Frozen too; of a run that goes on with a store: as
+  // the store was made.
+  bool master_only = false;
 };
 
 // Parameters used together. All bytes are for one micro-batch (one contribution) of the largest size.

@@ -94,12 +94,14 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
     residents.param_home.push_back(
         home(parameters, placement.parameters[c], Item::param_chunk, chunk.numel * param_bytes, true));
     const Tier gradient = placement.gradients[c];
-    residents.grad_home.push_back(home(held, gradient, Item::grad_sum, chunk.numel * sum_bytes, true));
-    residents.accumulator_home.push_back(home(own && sums.separate_accumulator(), gradient, Item::accumulator,
-                                              chunk.numel * sizeof(float), true));
+    residents.grad_home.push_back(
+        home(held && !chunk.master_only, gradient, Item::grad_sum, chunk.numel * sum_bytes, true));
+    residents.accumulator_home.push_back(home(own && !chunk.master_only && sums.separate_accumulator(),
+                                              gradient, Item::accumulator, chunk.numel * sizeof(float),
+                                              true));
     const Tier state = placement.optimizer_state[c];
     check(state != Tier::nvme || has_store, "optimizer state on nvme without a store");
-    const std::uint64_t state_bytes = state_slot_bytes(chunk.numel);
+    const std::uint64_t state_bytes = state_slot_bytes(chunk);
     residents.state_home.push_back(
         home(held && state != Tier::nvme, state, Item::state_chunk, state_bytes, false));
     residents.store_extent.push_back(

@@ -49,8 +49,8 @@ class Planner {
     std::vector<std::uint64_t> params, grads, states, activations;
     for (const Chunk& chunk : plan_.chunks) {
       params.push_back(chunk.numel * dtype_bytes(model.param_dtype));
-      grads.push_back(chunk.numel * sum_bytes());
-      states.push_back(state_slot_bytes(chunk.numel));
+      grads.push_back(chunk.master_only ? 0 : chunk.numel * sum_bytes());
+      states.push_back(state_slot_bytes(chunk));
     }
     for (const UnitShape& unit : model.units) activations.push_back(unit.output_bytes);
     // In the order of traffic saved a byte of host memory: 2C+1 a byte of parameters, 2C of activations, 2 or
@@ -159,7 +159,7 @@ class Planner {
       add(Pool::contribution, chunk.numel * dtype_bytes(request_.model.grad_dtype));
       add(Pool::grad_staging, chunk.numel * dtype_bytes(request_.model.grad_dtype));
       add(Pool::sum_staging, chunk.numel * sizeof(float));
-      add(Pool::state_staging, state_slot_bytes(chunk.numel));
+      add(Pool::state_staging, state_slot_bytes(chunk));
     }
     for (std::size_t u = 1; u + 1 < request_.model.units.size(); ++u) {
       largest_block_bytes_ =
@@ -208,7 +208,7 @@ class Planner {
   std::uint64_t second_extents() const {
     if (!request_.has_store || !request_.two_extents) return 0;
     std::uint64_t sum = 0;
-    for (const Chunk& chunk : plan_.chunks) sum += state_slot_bytes(chunk.numel);
+    for (const Chunk& chunk : plan_.chunks) sum += state_slot_bytes(chunk);
     return sum;
   }
 
@@ -303,8 +303,9 @@ class Planner {
     for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
       std::uint64_t sum = 0;
       for (std::uint32_t c = 0; c < plan_.chunks.size(); ++c) {
-        if (plan_.placement.optimizer_state[c] == Tier::nvme && plan_.ranks.holds(rank, c))
-          sum += round_up(state_slot_bytes(plan_.chunks[c].numel), 4096);
+        const bool moves = !plan_.chunks[c].master_only;
+        if (moves && plan_.placement.optimizer_state[c] == Tier::nvme && plan_.ranks.holds(rank, c))
+          sum += round_up(state_slot_bytes(plan_.chunks[c]), 4096);
       }
       on_disk = std::max(on_disk, sum);
     }

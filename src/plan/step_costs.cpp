@@ -47,9 +47,8 @@ class Costs {
     if (disk.gbps > 0 && disk.write_gbps > 0) {
       costs_.disk_bytes_per_s = 2e9 / (1 / disk.gbps + 1 / disk.write_gbps);
       for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
-        if (plan.placement.optimizer_state[c] != Tier::nvme) continue;
-        costs_.state_bytes[plan.chunks[c].unit] +=
-            static_cast<double>(state_slot_bytes(plan.chunks[c].numel));
+        if (plan.placement.optimizer_state[c] != Tier::nvme || plan.chunks[c].master_only) continue;
+        costs_.state_bytes[plan.chunks[c].unit] += static_cast<double>(state_slot_bytes(plan.chunks[c]));
       }
     }
     costs_.state_slot_bytes = static_cast<double>(pool_bytes(Pool::state_staging));

@@ -115,9 +115,9 @@ const StepInputs& Runtime::inputs_of(const Op& op) const {
 // update, cast_param and visit_state: all see a chunk's streams.
 void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   const Chunk& chunk = parts_.plan->chunks[op.chunk];
-  const StateLayout layout = state_layout(adamw_streams(), chunk.numel);
+  const StateLayout layout = state_layout(chunk);
   std::array<float*, 3> streams{};
-  for (std::size_t s = 0; s < streams.size(); ++s) {
+  for (std::size_t s = 0; s < layout.offset_bytes.size(); ++s) {
     streams[s] = reinterpret_cast<float*>(leases[0].data() + layout.offset_bytes[s]);
   }
   std::vector<std::uint64_t>& steps = segment_steps_[op.chunk];
@@ -147,7 +147,7 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
 }
 
 void Runtime::initialise_state(std::uint32_t chunk, std::byte* state) {
-  const StateLayout layout = state_layout(adamw_streams(), parts_.plan->chunks[chunk].numel);
+  const StateLayout layout = state_layout(parts_.plan->chunks[chunk]);
   std::memset(state, 0, layout.payload_bytes);
   parts_.initial_master(chunk, reinterpret_cast<float*>(state + layout.offset_bytes[0]));
 }

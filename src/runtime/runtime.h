@@ -74,7 +74,8 @@ struct StepInputs {
   CommitInputs commit;             // of train_commit and commit
 };
 
-// A chunk's state as a visitor sees it: one pointer a stream, and Adam's step count of each segment.
+// A chunk's state as a visitor sees it: one pointer a stream (null where the chunk lacks it: all zeros), and
+// Adam's step count of each segment.
 struct ChunkState {
   std::uint32_t chunk = 0;
   std::array<const float*, 3> streams{};

@@ -71,7 +71,7 @@ void assign_parameter_groups(const Config& config, ModelShape& model) {
       const auto entry = static_cast<std::size_t>(found - groups.begin());
       used[entry] = true;
       tensor.group += kDefaultGroups * (1 + static_cast<std::uint32_t>(entry));
-      tensor.frozen = found->frozen;
+      tensor.frozen = tensor.master_only = found->frozen;
     }
   }
   for (std::size_t entry = 0; entry < groups.size(); ++entry) {

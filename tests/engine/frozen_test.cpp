@@ -1,9 +1,11 @@
 // Frozen tensors keep their bits, have no part in the norm, and change nothing else.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "tests/engine/known_gradients.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 
 namespace terrace::engine_test {
@@ -149,6 +151,57 @@ TEST_P(Frozen, ComeBackAtAnyNumberOfRanks) {
     EXPECT_EQ(rest.tensors, one.tensors) << mesh.ranks << " ranks, then " << other.ranks;
     EXPECT_EQ(rest.hash, one.hash);
   }
+}
+
+// Two thirds of a state are moments, and what has no gradient has no sum either.
+TEST_P(Frozen, HaveNoOptimizerStates) {
+  KnownModel with = model();
+  with.drops_states = false;
+  const KnownResult without = run_known(config(), model(), 1, 2), kept = run_known(config(), with, 1, 2);
+  EXPECT_EQ(without, kept);
+  // Blocks of frozen tensors alone, of each set.
+  const std::uint64_t blocks[] = {4, 6 + 4, 0, 3 + 3 + 7};
+  EXPECT_GE(kept.state_bytes - without.state_bytes, blocks[GetParam()] * 8 * kBlockNumel);
+  EXPECT_LE(kept.state_bytes - without.state_bytes, blocks[GetParam()] * (8 * kBlockNumel + 16384));
+  EXPECT_EQ(kept.sum_numel - without.sum_numel, blocks[GetParam()] * kBlockNumel);
+}
+
+// A store is cut as it was made: what it holds states of may be frozen, not the reverse.
+TEST_P(Frozen, MayBeMoreThanTheStoreWasMadeWith) {
+  Config none = on_disk(known_config());
+  none.placement.optimizer_state = {false, 0, 0.5, 0.5};
+  const KnownResult first = run_known(none, model(), 1, 2);
+  Config more = none;
+  more.optimizer.groups = groups();
+  more.ranks.count = 3;
+  const KnownResult then = run_known(more, model(), 3, 4, true);
+  for (const auto& [name, state] : then.tensors) {
+    if (frozen(name)) {
+      EXPECT_EQ(state, first.tensors.at(name)) << name;
+    } else {
+      EXPECT_EQ(state.steps, 4u) << name;
+    }
+  }
+  const KnownResult again = run_known(none, model(), 5, 5, true);  // and trained once more
+  for (const auto& [name, state] : again.tensors) EXPECT_EQ(state.steps, frozen(name) ? 3u : 5u) << name;
+}
+
+TEST_P(Frozen, CannotBeTrainedWhereTheStoreHasNoStates) {
+  const Config config = on_disk(this->config());
+  run_known(config, model(), 1, 2);
+  Config none = config;
+  none.optimizer.groups.clear();
+  static const char* kLacks[] = {"wte", "wte", "", "h.0.w"};
+  const std::string lacks = kLacks[GetParam()];
+  if (lacks.empty()) {  // all of it stands in blocks with others
+    const KnownResult result = run_known(none, model(), 3, 3, true);
+    EXPECT_EQ(result.tensors.at("out.g").steps, 1u);
+    EXPECT_EQ(result.tensors.at("out.w").steps, 3u);
+    return;
+  }
+  const std::string error = error_of([&] { run_known(none, model(), 3, 3, true); });
+  EXPECT_THAT(error, testing::HasSubstr("was made with " + lacks + " frozen and holds no optimizer states"));
+  EXPECT_EQ(run_known(config, model(), 3, 4, true).tensors, run_known(this->config(), model(), 1, 4).tensors);
 }
 
 // What is not updated cannot spoil a step.

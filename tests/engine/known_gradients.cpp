@@ -27,6 +27,9 @@ ModelShape shape_of(const Config& config, const KnownModel& model) {
     shape.units.push_back(std::move(unit));
   }
   assign_parameter_groups(config, shape);
+  for (UnitShape& unit : shape.units) {
+    for (TensorShape& tensor : unit.tensors) tensor.master_only &= model.drops_states;
+  }
   return shape;
 }
 
@@ -200,8 +203,10 @@ KnownResult run_known(const Config& config, const KnownModel& model, std::uint64
   result.hash = engine.state_hash();
   result.ledger = to_text(engine.plan().ledger);
   for (std::uint32_t rank = 0; rank < engine.ranks(); ++rank) {
-    for (const Slot& slot : engine.plan(rank).residents.slots)
+    for (const Slot& slot : engine.plan(rank).residents.slots) {
       if (slot.item == Item::state_chunk && slot.tier != Tier::nvme) result.state_bytes += slot.bytes;
+      if (slot.item == Item::grad_sum) result.sum_numel += slot.bytes / sizeof(float);
+    }
   }
   return result;
 }

@@ -22,6 +22,7 @@ struct KnownModel {
   // Does the contribution of the step (from 1) reach the tensor? Empty: all do.
   std::function<bool(const std::string& tensor, std::uint64_t step, std::uint32_t contribution)> reaches;
   std::string infinite = {};  // a tensor whose gradient is not finite
+  bool drops_states = true;   // of frozen blocks; false: they are cut like the others
 };
 
 float initial_value(const std::string& tensor, std::uint64_t element);
@@ -43,6 +44,7 @@ struct KnownResult {
   std::string hash;
   std::string ledger;
   std::uint64_t state_bytes = 0;  // resident states on device and host, of all ranks
+  std::uint64_t sum_numel = 0;    // resident sums, likewise
   friend bool operator==(const KnownResult& a, const KnownResult& b) {
     return a.tensors == b.tensors && a.norms == b.norms && a.hash == b.hash;
   }

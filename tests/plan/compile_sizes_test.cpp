@@ -37,10 +37,10 @@ std::vector<ModelShape> odd_models() {
           odd_model({{4096}, {8192, 4096}, {4095, 1}})};
 }
 
-TEST(CompileSizes, AreLegalOnAnyNumberOfRanks) {
+void expect_all_legal(const std::vector<ModelShape>& models) {
   static const TierShares kPlaces[] = {kAllDevice, kAllHost, kAllNvme, kThirds};
   std::size_t sample = 0;
-  for (const ModelShape& model : odd_models()) {
+  for (const ModelShape& model : models) {
     std::vector<RankShape> shapes = mesh_shapes();
     for (const Stage stage : {Stage::replicated, Stage::optimizer, Stage::gradients, Stage::parameters})
       shapes.push_back({stage, 5, 1});
@@ -62,8 +62,95 @@ TEST(CompileSizes, AreLegalOnAnyNumberOfRanks) {
           const std::vector<Plan> plans = make_plans(request);
           ASSERT_TRUE(plans[0].fits) << to_text(plans[0].ledger);
           expect_legal(request, plans);
-          if (HasFailure()) return;
+          if (testing::Test::HasFailure()) return;
         }
+      }
+    }
+  }
+}
+
+TEST(CompileSizes, AreLegalOnAnyNumberOfRanks) {
+  expect_all_legal(odd_models());
+}
+
+// Frozen tensors: whole units, whole blocks at the start, in the middle and at the end of one, and parts of
+// blocks.
+std::vector<ModelShape> frozen_models() {
+  std::vector<ModelShape> models;
+  const std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> kFrozen{
+      {{0, 0}},
+      {{1, 0}, {1, 1}},
+      {{2, 1}},
+      {{0, 1}, {3, 0}},
+      {{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}}};
+  for (const auto& frozen : kFrozen) {
+    ModelShape model = odd_model({{20001, 777}, {12289, 97}, {9001, 16384, 5000}, {5, 30011}});
+    for (const auto& [unit, tensor] : frozen) {
+      TensorShape& shape = model.units[unit].tensors[tensor];
+      shape.frozen = shape.master_only = true;
+    }
+    models.push_back(model);
+  }
+  return models;
+}
+
+TEST(CompileFrozen, IsLegalOnAnyNumberOfRanks) {
+  expect_all_legal(frozen_models());
+}
+
+// A program that trains what is frozen, or leaves what is not, is refused in every kind that trains.
+TEST(CompileFrozen, TheCheckerTellsFrozenChunksFromOthers) {
+  for (const UpdateTime updates : {UpdateTime::next_forward, UpdateTime::backward}) {
+    PlanRequest request = roomy_request(frozen_models()[2], 2, 8192);
+    request.updates = updates;
+    request.optimizer_state = kThirds;
+    const Plan plan = make_plan(request);
+    for (const ProgramKind kind : {ProgramKind::train, ProgramKind::train_commit}) {
+      CheckInput input = check_input(request.model, plan, request.contributions);
+      ASSERT_TRUE(check_program(plan.program(kind), input).empty());
+      std::size_t frozen = 0;
+      for (CheckChunk& chunk : input.chunks) {
+        frozen += chunk.frozen ? 1 : 0;
+        chunk.frozen = !chunk.frozen;
+        EXPECT_FALSE(check_program(plan.program(kind), input).empty());
+        chunk.frozen = !chunk.frozen;
+      }
+      EXPECT_GT(frozen, 0u);
+    }
+  }
+}
+
+// Chunks end where frozen blocks do, whatever they are cut for, and tile the unit.
+TEST(CompileFrozen, ChunksAreFrozenWholeOrNotAtAll) {
+  for (const ModelShape& model : frozen_models()) {
+    std::uint64_t frozen = ~std::uint64_t{0};
+    for (const std::uint32_t ranks : {1u, 2u, 3u, 5u}) {
+      for (const std::uint64_t chunk_numel : {4096u, 8192u, 65536u}) {
+        std::uint64_t next = 0, of_unit = 0, sum = 0;
+        for (const Chunk& chunk : cut_chunks(model, chunk_numel, ranks)) {
+          if (chunk.unit != of_unit) next = 0;
+          of_unit = chunk.unit;
+          EXPECT_EQ(chunk.begin, next);
+          EXPECT_LE(chunk.numel, chunk_numel);
+          next += chunk.numel;
+          bool all = true, any_block_trains = true;
+          for (std::uint64_t block = 0; block < chunk.numel; block += kBlockNumel) {
+            bool trains = false;
+            for (const Segment& segment : chunk.segments) {
+              if (segment.offset >= block + kBlockNumel || segment.offset + segment.numel() <= block)
+                continue;
+              trains |= !model.units[chunk.unit].tensors[segment.tensor].frozen;
+            }
+            all &= !trains;
+            any_block_trains &= trains;
+          }
+          EXPECT_EQ(chunk.master_only, all);
+          EXPECT_EQ(!chunk.master_only, any_block_trains);
+          if (chunk.master_only) sum += chunk.numel;
+          EXPECT_EQ(state_slot_bytes(chunk) < state_slot_bytes(chunk.numel), chunk.master_only);
+        }
+        if (frozen == ~std::uint64_t{0}) frozen = sum;
+        EXPECT_EQ(sum, frozen);
       }
     }
   }

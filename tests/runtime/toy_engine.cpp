@@ -196,7 +196,7 @@ ToyResult run_toy(const ModelShape& model, std::span<const Plan> plans, const st
   shape.chunk_numel = plan.chunks[0].numel;
   for (std::size_t c = 0; c < plan.chunks.size(); ++c) {
     const auto part = static_cast<std::uint64_t>(c);
-    shape.chunks.push_back({{{"t", part, part + 1}}, state_slot_bytes(plan.chunks[c].numel) - kTrailerBytes});
+    shape.chunks.push_back({{{"t", part, part + 1}}, state_slot_bytes(plan.chunks[c]) - kTrailerBytes});
     shape.chunks.back().segments.resize(plan.chunks[c].segments.size(), shape.chunks.back().segments[0]);
     for (std::size_t s = 0; s < shape.chunks.back().segments.size(); ++s) {
       shape.chunks.back().segments[s].tensor = "t" + std::to_string(s);
