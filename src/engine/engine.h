@@ -86,7 +86,7 @@ class Engine {
   // Those of this process: first_rank(), first_rank() + 1, ...
   std::uint32_t local_ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
   std::uint32_t first_rank() const { return plan().rank; }
-  const Plan& plan() const { return ranks_[0].plan; }  // of the first local rank
+  const Plan& plan(std::uint32_t local = 0) const { return ranks_[local].plan; }
 
   // For what a run does between programs: the sums, or the largest, over processes (of one: what is given).
   // Every process calls, in one order. Errors as Communicator's.
