@@ -62,17 +62,24 @@ std::vector<VolumePath> StoreImpl::held() const {
 
 bool StoreImpl::written(std::size_t chunk) const {
   const Lock lock(mutex_);
-  check(chunk < run_state_chunk(), "chunk {} of {}", chunk, run_state_chunk());
-  return chunks_[chunk].newest != kNoExtent;
+  return known(lock, chunk).newest != kNoExtent;
 }
 
 ChunkVersion StoreImpl::version(std::size_t chunk) const {
   const Lock lock(mutex_);
-  check(chunk < run_state_chunk(), "chunk {} of {}", chunk, run_state_chunk());
-  const Chunk& state = chunks_[chunk];
+  const Chunk& state = known(lock, chunk);
   if (state.newest == kNoExtent) return {};
   const Trailer& trailer = state.trailers[static_cast<std::size_t>(state.newest)];
   return {trailer.step, trailer.segment_steps};
+}
+
+// Of another process's chunk this one knows the extent of the cut that it opened, which a commit sets free.
+const StoreImpl::Chunk& StoreImpl::known(const Lock&, std::size_t chunk) const {
+  check(chunk < run_state_chunk(), "chunk {} of {}", chunk, run_state_chunk());
+  check(chunks_[chunk].own || !moved_on_,
+        "{} is another process's: what it holds since the last commit is not known here",
+        describe_chunk(parts_.manifest, chunk));
+  return chunks_[chunk];
 }
 
 std::uint64_t StoreImpl::offset_of(std::size_t chunk, int extent) const {
@@ -105,6 +112,7 @@ IoTicket StoreImpl::read(std::size_t chunk, std::span<std::byte> extent, IoPrior
   int from = kNoExtent;
   {
     const Lock lock(mutex_);
+    known(lock, chunk);
     Chunk& state = take(lock, chunk, extent, false);
     check(state.newest != kNoExtent, "{} is read before it was written",
           describe_chunk(parts_.manifest, chunk));

@@ -70,9 +70,10 @@ struct ChunkVersion {
   std::vector<std::uint64_t> segment_steps;  // Adam's step count of each segment
 };
 
-// What one of several processes of a run adds to a commit: the change of the cut's sum by the chunks that it
-// writes, and the epochs that their newest extents carry.
+// What one of several processes of a run adds to a commit: which chunks it answers for (the sum of their
+// identities), the change of the cut's sum by them, and the epochs that their newest extents carry.
 struct CommitShare {
+  Hash128 own;
   Hash128 added;
   Hash128 removed;
   std::vector<std::uint64_t> epochs;
@@ -105,6 +106,9 @@ class ExtentStore {
   // record. A commit is: every process has ended its writes and prepares; the leader commits with what the
   // others prepared; the others are told. All of it or nothing is committed.
   //
+  // Of a chunk that is not its own, a process reads what was committed before the run, until the run's first
+  // commit (after it: internal). The processes are of one machine: the leader's flush is everybody's.
+  //
   // join_run: opens as a member, when the leader has shared the store in `epoch`; waits for nothing else.
   // Writes nothing. Throws as open(), and busy where the store is in another epoch by now.
   static std::unique_ptr<ExtentStore> join_run(IoQueue& queue, const std::string& path, std::uint64_t epoch,
@@ -120,7 +124,8 @@ class ExtentStore {
   virtual const std::string& path() const = 0;
   virtual std::uint64_t epoch() const = 0;                          // of this run
   virtual std::optional<std::uint64_t> committed_step() const = 0;  // none before the first commit
-  virtual const std::string& run_state() const = 0;   // as given to the last commit; empty before it
+  // As given to the last commit (a member's: as found in the cut it opened); empty before it.
+  virtual const std::string& run_state() const = 0;
   virtual std::vector<VolumePath> held() const = 0;   // the folder of each data file, and the file's bytes
   virtual bool written(std::size_t chunk) const = 0;  // false: reads as its initial value
   virtual ChunkVersion version(
@@ -141,7 +146,8 @@ class ExtentStore {
   // Makes everything written so far, with `run_state` (at most kMaxRunStateBytes), the cut that the next
   // opening finds; `step` is at or above every step written. Flush, record, flush; blocks. With one extent a
   // chunk: internal error.
-  // `others`: of a shared store, what the members prepared for this step.
+  // `others`: of a shared store, what the members prepared for this step; each chunk must be of one process
+  // (else internal). After a failure nothing is committed, and the members must be ended too.
   virtual void commit(std::uint64_t step, const std::string& run_state,
                       std::span<const CommitShare> others = {}) = 0;
 
@@ -149,7 +155,7 @@ class ExtentStore {
   // busy where another run took the store in that moment; unsupported with one extent a chunk.
   virtual void share(const std::vector<bool>& own) = 0;
   // A member's part of the commit of `step`, when its writes have ended; it writes no more before
-  // committed().
+  // committed(). Throws a failed write's error; internal for a second call before committed().
   virtual CommitShare prepare(std::uint64_t step) = 0;
   // The leader has committed `step`: what was prepared is the cut, the extents before it may be written.
   virtual void committed(std::uint64_t step) = 0;

@@ -32,6 +32,7 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state,
           highest_step_.value_or(0));
     check(step >= parts_.record.committed_step.value_or(0), "a commit of step {} after that of step {}", step,
           parts_.record.committed_step.value_or(0));
+    check_shares(lock, others);
     again = is_committed(parts_.record, parts_.record.epoch, step);
     if (again && run_state == parts_.run_state) return;
   }
@@ -52,7 +53,10 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state,
     Record record = next_record();
     record.committed_step = step;
     std::vector<CommitShare> shares(others.begin(), others.end());
-    shares.push_back(own_share());
+    {
+      const Lock lock(mutex_);
+      shares.push_back(own_share(lock));
+    }
     std::vector<std::uint64_t> epochs;
     for (const CommitShare& share : shares) {
       record.sum += share.added;
@@ -75,14 +79,28 @@ void StoreImpl::commit(std::uint64_t step, const std::string& run_state,
   for (Chunk& chunk : chunks_) chunk.committed = chunk.newest;  // the other extents may now be written
   highest_step_.reset();
   parts_.run_state = run_state;
+  moved_on_ = shared_;
+}
+
+// A share that is missing would take its chunks out of the cut, or leave them at the commit before.
+void StoreImpl::check_shares(const Lock&, std::span<const CommitShare> others) const {
+  Hash128 answered, all;
+  for (const CommitShare& share : others) answered += share.own;
+  for (const Chunk& chunk : chunks_) {
+    all += chunk.identity;
+    if (chunk.own) answered += chunk.identity;
+  }
+  check(answered == all, "a commit by {} processes that do not answer for every chunk once",
+        others.size() + 1);
 }
 
 // What this process's chunks change in the cut.
-CommitShare StoreImpl::own_share() const {
+CommitShare StoreImpl::own_share(const Lock&) const {
   CommitShare share;
   std::set<std::uint64_t> epochs;
   for (const Chunk& chunk : chunks_) {
     if (!chunk.own) continue;
+    share.own += chunk.identity;
     if (chunk.newest != kNoExtent)
       epochs.insert(chunk.trailers[static_cast<std::size_t>(chunk.newest)].epoch);
     if (chunk.newest == chunk.committed) continue;
@@ -123,23 +141,30 @@ void StoreImpl::become_member(const std::vector<bool>& own) {
 // The leader flushes: that reaches every process's writes to a file.
 CommitShare StoreImpl::prepare(std::uint64_t step) {
   const Lock lock(mutex_);
-  check(member_ && !committing_, "a commit is prepared by a leader, or twice");
+  check(member_, "a commit of step {} is prepared by a process that is no member", step);
+  check(!committing_, "a commit of step {} is prepared before that of step {} was told of", step,
+        prepared_.value_or(0));
   check(writes_ == 0, "a commit while {} writes are under way", writes_);
   check_usable(lock);
   check(step >= highest_step_.value_or(0), "a commit of step {} after a write of step {}", step,
         highest_step_.value_or(0));
+  check(step >= parts_.record.committed_step.value_or(0), "a commit of step {} after that of step {}", step,
+        parts_.record.committed_step.value_or(0));
   committing_ = true;
-  return own_share();
+  prepared_ = step;
+  return own_share(lock);
 }
 
 void StoreImpl::committed(std::uint64_t step) {
   const Lock lock(mutex_);
-  check(member_ && committing_, "a commit of step {} that was not prepared", step);
+  check(member_ && committing_ && prepared_ == step, "a commit of step {} that was not prepared", step);
   committing_ = false;
+  prepared_.reset();
   for (Chunk& chunk : chunks_) chunk.committed = chunk.newest;
   highest_step_.reset();
   parts_.record.committed_step = step;
-  parts_.record.epochs.back().committed_step = step;
+  parts_.record.epochs.back().committed_step = step;  // this run's: the record was read in its epoch
+  moved_on_ = true;
 }
 
 void StoreImpl::begin_run() {

@@ -88,7 +88,9 @@ class StoreImpl final : public ExtentStore {
   Record next_record() const;
   std::vector<std::uint64_t> carried(bool newest) const;
   void set_own(const std::vector<bool>& own);
-  CommitShare own_share() const;
+  CommitShare own_share(const Lock&) const;
+  void check_shares(const Lock&, std::span<const CommitShare> others) const;
+  const Chunk& known(const Lock&, std::size_t chunk) const;
 
   IoQueue& queue_;
   Parts parts_;
@@ -100,6 +102,8 @@ class StoreImpl final : public ExtentStore {
   bool committing_ = false;
   bool shared_ = false;                        // with other processes
   bool member_ = false;                        // of which this is not the leader
+  bool moved_on_ = false;                      // shared, and committed since: others' extents are not known
+  std::optional<std::uint64_t> prepared_;      // a member's: the step whose commit it waits for
   std::optional<std::uint64_t> highest_step_;  // of what was written since the last commit
   std::exception_ptr failed_;
 };

@@ -12,15 +12,17 @@ Part part_of(const NumelRange& range) {
   return {range.begin, range.numel()};
 }
 
-// Every process's share of a commit to the first one: 4 numbers of sums, then the epochs.
+// Every process's share of a commit to the first one: 6 numbers of sums, then the epochs.
 std::vector<CommitShare> gather_shares(Communicator& all, std::uint64_t step, const CommitShare& own) {
   const CollectiveLabel label{"the commit: all is written", kNoUnit, step};
+  constexpr std::uint64_t kSums = 6;
   const std::uint64_t count = own.epochs.size();
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(all.size()));
   all.all_gather(label, WireType::u64, equal_parts(all.size(), 1), std::as_bytes(std::span(&count, 1)),
                  std::as_writable_bytes(std::span(counts)));
-  std::vector<std::uint64_t> sizes, numbers{own.added.low, own.added.high, own.removed.low, own.removed.high};
-  for (const std::uint64_t epochs : counts) sizes.push_back(4 + epochs);
+  std::vector<std::uint64_t> sizes,
+      numbers{own.own.low, own.own.high, own.added.low, own.added.high, own.removed.low, own.removed.high};
+  for (const std::uint64_t epochs : counts) sizes.push_back(kSums + epochs);
   numbers.insert(numbers.end(), own.epochs.begin(), own.epochs.end());
   const std::vector<Part> parts = consecutive_parts(sizes);
   std::vector<std::uint64_t> everything(parts.back().offset + parts.back().numel);
@@ -29,8 +31,8 @@ std::vector<CommitShare> gather_shares(Communicator& all, std::uint64_t step, co
   std::vector<CommitShare> shares;
   for (std::size_t rank = 1; all.rank() == 0 && rank < parts.size(); ++rank) {
     const auto begin = everything.begin() + static_cast<std::ptrdiff_t>(parts[rank].offset);
-    CommitShare share{{begin[0], begin[1]}, {begin[2], begin[3]}, {}};
-    share.epochs.assign(begin + 4, begin + static_cast<std::ptrdiff_t>(parts[rank].numel));
+    CommitShare share{{begin[0], begin[1]}, {begin[2], begin[3]}, {begin[4], begin[5]}, {}};
+    share.epochs.assign(begin + kSums, begin + static_cast<std::ptrdiff_t>(parts[rank].numel));
     shares.push_back(std::move(share));
   }
   return shares;

@@ -17,34 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The index of the expected cut that `got` equals, or -1 with the reason why not.
-int match(const std::vector<ShadowCut>& expected, const ShadowCut& got, std::string* why) {
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const std::string text = difference(expected[i], got);
-    if (text.empty()) return static_cast<int>(i);
-    *why += "; " + text;
-  }
-  return -1;
-}
-
 void run_steps(ShadowedStore& run, int steps, std::mt19937_64& random) {
   for (int s = 0; s < steps; ++s) {
     for (std::uint64_t w = random() % 4; w > 0; --w) run.write_random_chunk();
     if (random() % 2 == 0) run.commit();
     if (random() % 5 == 0) run.commit();  // perhaps once more at the same step
     run.next_step();
-  }
-}
-
-// Opens the image in `root` and says what it holds; a refusal is a failure of the test.
-std::optional<ShadowCut> open_image(const std::string& root) {
-  CrashLog disk;
-  try {
-    const auto store = ExtentStore::open(disk, root + "/store");
-    return read_all(*store);
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << error.what();
-    return std::nullopt;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/support/store_shadow.h"
 
+#include <gtest/gtest.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -70,6 +71,26 @@ std::string difference(const ShadowCut& wanted, const ShadowCut& got) {
   return {};
 }
 
+int match(const std::vector<ShadowCut>& expected, const ShadowCut& got, std::string* why) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::string text = difference(expected[i], got);
+    if (text.empty()) return static_cast<int>(i);
+    *why += "; " + text;
+  }
+  return -1;
+}
+
+std::optional<ShadowCut> open_image(const std::string& root) {
+  CrashLog disk;
+  try {
+    const auto store = ExtentStore::open(disk, root + "/store");
+    return read_all(*store);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+    return std::nullopt;
+  }
+}
+
 ShadowedStore::ShadowedStore(std::string root, std::uint64_t seed) : root_(std::move(root)), random_(seed) {
   const std::string path = store_path();
   std::filesystem::create_directories(path + "/disk1");
@@ -108,7 +129,7 @@ void ShadowedStore::write_random_chunk() {
     shadow.version.segment_steps.push_back(random_() % 1000);
   shadow.payload.assign(block.data(), block.data() + chunk.payload_bytes);
   TransferGroup group;
-  store_->write(i, block.span(), shadow.version, IoPriority::write_back, group.add());
+  writer_of(i).write(i, block.span(), shadow.version, IoPriority::write_back, group.add());
   group.wait();
 }
 
@@ -118,7 +139,10 @@ void ShadowedStore::commit() {
   now_.step = step_;
   constexpr std::size_t kNever = ~std::size_t{0};
   marks_.push_back({log_.events(), kNever, now_});  // should it be cut short
-  store_->commit(step_, now_.run_state);
+  std::vector<CommitShare> shares;
+  for (const auto& member : members_) shares.push_back(member->prepare(step_));
+  store_->commit(step_, now_.run_state, shares);
+  for (const auto& member : members_) member->committed(step_);
   // The last two events are the record's write and its flush.
   marks_.back() = {log_.events() - 1, log_.events(), now_};
 }
@@ -130,6 +154,8 @@ void ShadowedStore::kill_at(std::size_t event) {
 }
 
 bool ShadowedStore::open_after_kill() {
+  members_.clear();
+  owners_.clear();
   store_.reset();
   log_.before_event = {};
   const std::size_t killed_at = log_.events();
@@ -141,10 +167,28 @@ bool ShadowedStore::open_after_kill() {
                      [&](const ShadowCut& cut) { return difference(cut, now_).empty(); });
 }
 
-void ShadowedStore::reopen() {
+void ShadowedStore::reopen(std::size_t processes) {
+  members_.clear();
   store_.reset();
+  owners_.clear();
   store_ = ExtentStore::open(log_, store_path());
   now_ = committed();
+  if (processes == 1) return;
+  for (std::size_t i = 0; i < now_.chunks.size(); ++i) owners_.push_back(random_() % processes);
+  for (std::size_t p = 0; p < processes; ++p) {
+    std::vector<bool> own;
+    for (const std::size_t owner : owners_) own.push_back(owner == p);
+    if (p == 0) {
+      store_->share(own);
+    } else {
+      members_.push_back(ExtentStore::join_run(log_, store_path(), store_->epoch(), own));
+    }
+  }
+}
+
+ExtentStore& ShadowedStore::writer_of(std::size_t chunk) {
+  const std::size_t owner = owners_.empty() ? 0 : owners_.at(chunk);
+  return owner == 0 ? *store_ : *members_.at(owner - 1);
 }
 
 std::vector<ShadowCut> ShadowedStore::expected_after(std::size_t prefix) const {

@@ -34,6 +34,12 @@ ShadowCut read_all(ExtentStore& store);
 // Empty when equal; else the first difference in words.
 std::string difference(const ShadowCut& wanted, const ShadowCut& got);
 
+// The index of the cut in `expected` that `got` equals, or -1 with the reason why not.
+int match(const std::vector<ShadowCut>& expected, const ShadowCut& got, std::string* why);
+
+// Opens the image in root/store and says what it holds; a refusal is a failure of the test.
+std::optional<ShadowCut> open_image(const std::string& root);
+
 // A store that is written at random beside its shadow, on a disk that logs.
 class ShadowedStore {
  public:
@@ -46,7 +52,9 @@ class ShadowedStore {
   void write_random_chunk();  // as of the present step
   void next_step() { ++step_; }
   void commit();
-  void reopen();  // closes, opens: what was not committed is gone
+  // Closes, opens: what was not committed is gone. Then by so many processes (each of them one handle here),
+  // which own the chunks at random; they commit a step once only.
+  void reopen(std::size_t processes = 1);
 
   // From the given event on nothing reaches the disk any more, and what was asked for throws; the process is
   // gone, the machine is not. open_after_kill() opens what stands there and says whether the shadow allows
@@ -73,11 +81,14 @@ class ShadowedStore {
   };
 
   std::string store_path() const { return root_ + "/store"; }
+  ExtentStore& writer_of(std::size_t chunk);
 
   std::string root_;
   std::mt19937_64 random_;
   CrashLog log_;
   std::unique_ptr<ExtentStore> store_;
+  std::vector<std::unique_ptr<ExtentStore>> members_;  // the processes but the first
+  std::vector<std::size_t> owners_;                    // of each chunk; empty: one process
   std::uint64_t step_ = 1;
   ShadowCut now_;
   std::vector<Mark> marks_;
