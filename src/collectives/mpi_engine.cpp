@@ -106,8 +106,10 @@ void MpiEngine::initialise(milliseconds limit) {
   if (has_begun != 0) {
     MPI_Query_thread(&provided);
   } else {
-    // In what blocks inside MPI (its start and its end), waiting gives the core to others.
-    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    // Our thread sleeps between its looks. Open MPI can yield in each of them too (mpirun may ask for it
+    // where there are more processes than cores), and where the cores are busy every yield costs a time
+    // slice.
+    ::setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
     // All our calls come from one thread; the program may make its own beside them.
     const int status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     if (status != MPI_SUCCESS) fail(ErrorCode::unsupported, "MPI_Init_thread failed with {}", status);
