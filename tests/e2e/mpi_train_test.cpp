@@ -1,0 +1,421 @@
+// Ranks that are processes: `mpirun -n N terrace train CONFIG --ranks-per-process 1`, as a user runs it. The
+// numbers and the store are those of one process; a process that fails or is killed ends the job with its
+// cause, and the store goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "src/base/units.h"
+#include "terrace/store.h"
+#include "tests/e2e/program.h"
+
+namespace terrace::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+#ifndef TERRACE_MPIRUN
+#define TERRACE_MPIRUN ""
+#endif
+
+using Arguments = std::vector<std::string>;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Turns the new process into mpirun with `arguments`.
+std::function<void()> mpirun(const Arguments& arguments) {
+  return [arguments] {
+    std::istringstream words(TERRACE_MPIRUN);
+    Arguments all;
+    for (std::string word; words >> word;) all.push_back(word);
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& argument : all) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    ::execv(argv[0], argv.data());
+    ::_exit(126);
+  };
+}
+
+// The processes that mpirun has started.
+std::set<pid_t> children_of(pid_t parent) {
+  std::set<pid_t> children;
+  std::error_code gone;
+  for (auto entry = fs::directory_iterator("/proc", gone); !gone && entry != fs::directory_iterator();
+       entry.increment(gone)) {
+    const int id = std::atoi(entry->path().filename().c_str());
+    if (id == 0) continue;
+    const std::string text = read_file(entry->path() / "stat");
+    const std::size_t name_end = text.rfind(')');  // "id (name) state parent"
+    if (name_end == std::string::npos) continue;
+    std::istringstream words(text.substr(name_end + 1));
+    char state = 0;
+    pid_t of = 0;
+    words >> state >> of;
+    if (of == parent && state != 'Z') children.insert(id);
+  }
+  return children;
+}
+
+// Rank of a process that mpirun has started; -1 when it is none or has ended.
+int rank_of(pid_t process) {
+  const std::string text = read_file("/proc/" + std::to_string(process) + "/environ");
+  const std::string key = "OMPI_COMM_WORLD_RANK=";
+  const std::size_t at = text.find(key);
+  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + key.size());
+}
+
+bool runs(pid_t process) {
+  return ::kill(process, 0) == 0 || errno != ESRCH;
+}
+
+class MpiTrainTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string(TERRACE_MPIRUN).empty()) GTEST_SKIP() << "this build has no MPI";
+  }
+
+  // Two blocks of width 32, five contributions a step: no number of ranks divides them.
+  Config shape(Config config) const {
+    config.model.layers = 2;
+    config.model.width = 32;
+    config.train.steps = 4;
+    config.train.micro_batch = 2;
+    config.train.micro_batches = 5;
+    config.optimizer.schedule = "constant";
+    config.placement.chunk_numel = 4096;
+    config.compute.threads = 1;
+    config.ranks.time_limit_s = 20;
+    return config;
+  }
+  Config in_memory() { return shape(workspace_.config()); }
+  Config on_disk() { return shape(workspace_.config_on_disk()); }
+
+  // Arguments of mpirun for a job of so many processes.
+  Arguments job(std::uint32_t processes, const Config& config, bool resume = false) const {
+    Arguments all{"-n", std::to_string(processes), TERRACE_PROGRAM};
+    for (std::string& argument : program_.arguments(config, resume)) all.push_back(std::move(argument));
+    all.insert(all.end(), {"--ranks-per-process", "1"});
+    return all;
+  }
+  Outcome run_job(std::uint32_t processes, const Config& config, bool resume = false) const {
+    return run_program(workspace_.path(), {}, mpirun(job(processes, config, resume)));
+  }
+  // A job that must end well; its metrics, which are written once, and what it says, once.
+  Record record_of_job(std::uint32_t processes, const Config& config, bool resume = false) const {
+    const Outcome outcome = run_job(processes, config, resume);
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    const Record record = record_of_metrics(program_.metrics_path());
+    EXPECT_EQ(count_of(outcome.out, "state "), 1u) << outcome;
+    EXPECT_THAT(outcome.out, HasSubstr("state " + record.hash + "\n"));
+    EXPECT_EQ(count_of(outcome.out, "trained "), 1u) << outcome;
+    EXPECT_EQ(count_of(outcome.err, "matrix products by"), 1u) << outcome;
+    return record;
+  }
+  // A job that must end with an error that says `words`, of its own accord and with nothing left.
+  void expect_refused(const Arguments& arguments, const testing::Matcher<const std::string&>& words) const {
+    const Outcome outcome = run_program(workspace_.path(), {}, mpirun(arguments));
+    EXPECT_GT(outcome.code, 0) << outcome;
+    EXPECT_THAT(outcome.err, words);
+    EXPECT_THAT(outcome.out, Not(HasSubstr("trained ")));
+  }
+
+  static Config on(Config config, const std::string& stage, std::uint32_t replicas = 0) {
+    config.ranks.stage = stage;
+    config.ranks.replicas = replicas;
+    return config;
+  }
+
+  Workspace workspace_;
+  TrainProgram program_{workspace_.path()};
+};
+
+struct Job {
+  std::uint32_t processes;
+  const char* stage;
+  std::uint32_t replicas;
+  const char* states;  // tier; null: no store
+  double clip_norm;
+  std::int64_t commit_every;
+};
+
+std::ostream& operator<<(std::ostream& out, const Job& job) {
+  return out << job.processes << " processes, stage " << job.stage << ", states on "
+             << (job.states != nullptr ? job.states : "any tier, no store") << ", clip " << job.clip_norm
+             << ", commit every " << job.commit_every;
+}
+
+TEST_F(MpiTrainTest, EveryStageGivesTheBitsOfOneProcess) {
+  static constexpr Job kJobs[] = {
+      {1, "3", 0, "nvme", 1, 1},
+      {2, "0", 0, "nvme", 0, 2},
+      {2, "1", 0, "host", 1, 1},
+      {3, "1", 0, nullptr, 0, 1},
+      {3, "2", 0, "nvme", 1, 2},
+      {2, "2", 0, "host", 0, 1},
+      {2, "3", 0, "nvme", 0, 1},
+      {4, "3", 0, "host", 1, 2},
+      {4, "hybrid_shard", 2, "nvme", 1, 1},
+      {4, "hybrid_shard", 2, "host", 0, 2},
+  };
+  for (const Job& job : kJobs) {
+    SCOPED_TRACE(job);
+    Config config = on(job.states != nullptr ? on_disk() : in_memory(), job.stage, job.replicas);
+    config.optimizer.clip_norm = job.clip_norm;
+    if (job.states != nullptr) {
+      config.placement.optimizer_state = only(job.states);
+      config.commit.every_steps = job.commit_every;
+    }
+    Config alone = in_memory();
+    alone.optimizer.clip_norm = job.clip_norm;
+    EXPECT_EQ(record_of_job(job.processes, config), run(alone));
+    if (job.states == nullptr) continue;
+    EXPECT_EQ(list_store(config.store.path).committed_step, 4u);
+    EXPECT_TRUE(verify_store(config.store.path).whole());
+  }
+}
+
+// One step by each, in turn: a store knows tensors and ranges, never processes.
+TEST_F(MpiTrainTest, AStoreGoesOnWithAnyNumberOfProcessesOrThreads) {
+  enum class Ranks { processes, threads };
+  static constexpr struct {
+    Ranks kind;
+    std::uint32_t count;
+    const char* stage;
+    std::uint32_t replicas;
+  } kTurns[] = {{Ranks::processes, 2, "3", 0}, {Ranks::threads, 1, "3", 0},
+                {Ranks::processes, 3, "2", 0}, {Ranks::threads, 3, "3", 0},
+                {Ranks::processes, 2, "0", 0}, {Ranks::processes, 4, "hybrid_shard", 2},
+                {Ranks::threads, 2, "1", 0}};
+  Config whole = in_memory();
+  whole.train.steps = std::size(kTurns);
+  const Record wanted = run(whole);
+  for (const char* where : {"nvme", "host"}) {
+    Config config = on_disk();
+    config.placement.optimizer_state = only(where);
+    config.commit.every_steps = where == std::string("nvme") ? 1 : 2;
+    config.train.steps = 0;
+    fs::remove(program_.metrics_path());
+    for (const auto& turn : kTurns) {
+      SCOPED_TRACE(testing::Message() << where << ", step " << config.train.steps + 1);
+      const bool resume = config.train.steps++ > 0;
+      Config now = on(config, turn.stage, turn.replicas);
+      if (turn.kind == Ranks::processes) {
+        const Outcome outcome = run_job(turn.count, now, resume);
+        ASSERT_EQ(outcome.code, 0) << outcome;
+      } else {
+        now.ranks.count = turn.count;
+        const Outcome outcome = program_.run(now, resume);
+        ASSERT_EQ(outcome.code, 0) << outcome;
+      }
+    }
+    EXPECT_EQ(record_of_metrics(program_.metrics_path()), wanted) << where;
+  }
+}
+
+// A rank is killed, in the beginning or between steps; the job ends with all of it, and what is resumed ends
+// where an undisturbed run ends.
+TEST_F(MpiTrainTest, AKilledProcessEndsTheJobAndTheStoreGoesOn) {
+  static constexpr struct {
+    std::size_t steps;  // told before the kill; 0: as soon as the rank is there
+    int rank;
+    std::int64_t commit_every;
+  } kKills[] = {{0, 1, 1}, {1, 0, 1}, {4, 1, 1}, {9, 0, 3}, {16, 2, 2}};
+  constexpr std::size_t kSteps = 200;
+  Config memory = in_memory();
+  memory.train.steps = kSteps;
+  const Record whole = run(memory);
+  Config config = on(on_disk(), "3");
+  config.placement.optimizer_state = shares(0, 0.5, 0.5);
+  config.train.steps = kSteps;
+  const auto begun = [&] { return fs::exists(config.store.path + "/manifest.json"); };
+  std::size_t told = 0;
+  for (const auto& kill : kKills) {
+    SCOPED_TRACE(testing::Message() << "rank " << kill.rank << " after step " << told + kill.steps);
+    config.commit.every_steps = kill.commit_every;
+    Program running(workspace_.path(), {}, mpirun(job(3, config, begun())));
+    pid_t victim = -1;
+    ASSERT_TRUE(wait_until([&] {
+      for (const pid_t child : children_of(running.id()))
+        victim = rank_of(child) == kill.rank ? child : victim;
+      return victim > 0;
+    }));
+    if (kill.steps > 0) {
+      // A resumed run's metrics are cut back to its commit first.
+      ASSERT_TRUE(wait_until([&] { return children_of(running.id()).size() == 3; }));
+      ASSERT_TRUE(wait_until([&] { return steps_told(program_.metrics_path()) >= told + kill.steps; }));
+    }
+    const std::set<pid_t> all = children_of(running.id());
+    ASSERT_TRUE(running.running());
+    ::kill(victim, SIGKILL);
+    const Outcome outcome = running.wait();
+    EXPECT_GT(outcome.code, 0) << outcome;
+    EXPECT_THAT(outcome.err, HasSubstr("signal 9"));
+    for (const pid_t process : all) {
+      EXPECT_TRUE(wait_until([&] { return !runs(process); })) << "process " << process << " is left";
+    }
+    if (begun()) {
+      EXPECT_TRUE(verify_store(config.store.path).whole());
+      told = list_store(config.store.path).committed_step.value_or(0);
+    }
+  }
+  ASSERT_TRUE(begun());
+  EXPECT_LT(told, kSteps);
+  EXPECT_EQ(record_of_job(2, config, true), whole);
+}
+
+TEST_F(MpiTrainTest, WhatFailsAtTheStartIsNamedByItsRank) {
+  Config config = on_disk();
+  // Nothing to resume, for all; then a store that is there.
+  expect_refused(job(2, config, true), AllOf(HasSubstr("rank 0: "), HasSubstr("nothing to resume")));
+  run(config);
+  expect_refused(job(2, config), AllOf(HasSubstr("rank 0: "), HasSubstr("already holds a store")));
+  // One rank's data is not there, as on a machine that lacks a mount.
+  const Arguments both = job(1, on_disk());
+  const fs::path other = workspace_.path() + "/other";
+  fs::create_directories(other);
+  Config broken = config;
+  broken.data.path = other;
+  Arguments mixed = both;
+  mixed.push_back(":");
+  for (const std::string& argument : both) mixed.push_back(argument);
+  for (std::string& argument : std::span(mixed).subspan(both.size())) {
+    if (argument == workspace_.path() + "/config.toml") argument = write_config(other, broken);
+  }
+  expect_refused(mixed, AllOf(HasSubstr("rank 1: "), HasSubstr(other.string() + "/train.tokens")));
+}
+
+TEST_F(MpiTrainTest, JobsThatCannotBeAreRefused) {
+  Config config = on_disk();
+  config.ranks.count = 3;
+  expect_refused(job(2, config), HasSubstr("ranks.count = 3, and the job has 2 processes of one rank each"));
+  config.ranks.count = 1;
+  Arguments plain = job(2, config);
+  plain.resize(plain.size() - 2);
+  expect_refused(plain, HasSubstr("ranks.per_process = 0: each would be a run of its own"));
+  config.commit.every_steps = 0;
+  expect_refused(job(2, config), HasSubstr("cannot be shared by processes"));
+  EXPECT_FALSE(fs::exists(config.store.path + "/manifest.json"));
+  for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path))
+    ADD_FAILURE() << entry.path() << " is left";
+  config.ranks.count = 2;
+  config.ranks.per_process = 1;
+  const Outcome alone = program_.run(config, false);
+  EXPECT_EQ(alone.code, 1);
+  EXPECT_THAT(alone.err, HasSubstr("start it by mpirun -n 2"));
+}
+
+// mpirun passes a signal on, and kills after a second what has not ended then: here it waits for longer. A
+// signal that reaches one process only stops all just as well.
+TEST_F(MpiTrainTest, ASignalStopsAllAfterTheSameStep) {
+  constexpr std::size_t kSteps = 400;
+  Config memory = in_memory();
+  memory.train.steps = kSteps;
+  Config config = on(on_disk(), "2");
+  config.train.steps = kSteps;
+  config.commit.every_steps = 1000;  // what stands at the end was committed by the stop
+  std::size_t steps = 0;
+  for (const bool to_all : {true, false}) {
+    SCOPED_TRACE(to_all ? "SIGTERM to mpirun" : "SIGINT to rank 1");
+    Arguments arguments{"--mca", "odls_base_sigkill_timeout", "60"};
+    for (std::string& argument : job(2, config, steps > 0)) arguments.push_back(std::move(argument));
+    Program running(workspace_.path(), {}, mpirun(arguments));
+    ASSERT_TRUE(wait_until([&] { return steps_told(program_.metrics_path()) >= steps + 3; }));
+    if (to_all) {
+      running.send(SIGTERM);
+    } else {
+      for (const pid_t child : children_of(running.id())) {
+        if (rank_of(child) == 1) ::kill(child, SIGINT);
+      }
+    }
+    const Outcome outcome = running.wait();
+    EXPECT_EQ(outcome.code, to_all ? 1 : 0) << outcome;  // mpirun's own, where it was asked
+    steps = steps_told(program_.metrics_path());
+    ASSERT_LT(steps, kSteps);
+    EXPECT_EQ(count_of(outcome.out, "stopped after step " + std::to_string(steps) + " of "), 1u) << outcome;
+    EXPECT_THAT(read_file(program_.metrics_path()), HasSubstr("\"event\":\"end\""));
+    EXPECT_EQ(list_store(config.store.path).committed_step, steps);
+  }
+  EXPECT_EQ(record_of_job(2, config, true), run(memory));
+}
+
+struct Held {
+  std::uint64_t resident_bytes = 0, locked_bytes = 0;
+};
+
+Held held_by(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  Held held;
+  std::string name;
+  std::uint64_t number = 0;
+  for (std::string line; std::getline(status, line);) {
+    std::istringstream words(line);
+    if (!(words >> name >> number)) continue;
+    if (name == "RssAnon:" || name == "RssShmem:") held.resident_bytes += number * kKiB;
+    if (name == "VmLck:") held.locked_bytes = number * kKiB;
+  }
+  return held;
+}
+
+// `terrace plan`: the device of the rank that holds most, the host of all processes. A process holds its own
+// part of it.
+TEST_F(MpiTrainTest, EachProcessStaysWithinItsPartOfTheLedger) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is its own";
+  Config config = on(on_disk(), "3");
+  config.model.width = 256;
+  config.model.heads = 4;
+  config.tiers.device_bytes = kGiB;
+  config.placement.chunk_numel = 1u << 16;
+  config.placement.optimizer_state = only("host");
+  Program running(workspace_.path(), {}, mpirun(job(2, config)));
+  std::map<int, Held> most;
+  while (running.running()) {
+    for (const pid_t child : children_of(running.id())) {
+      const Held now = held_by(child);
+      Held& held = most[rank_of(child)];
+      held.resident_bytes = std::max(held.resident_bytes, now.resident_bytes);
+      held.locked_bytes = std::max(held.locked_bytes, now.locked_bytes);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const Outcome outcome = running.wait();
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  std::ifstream metrics(program_.metrics_path());
+  std::uint64_t ledger = 0, told = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event["event"] != "end") continue;
+    ledger = event["peak"]["ledger_bytes"];
+    told = event["peak"]["resident_bytes"];
+  }
+  ASSERT_GT(ledger, 0u);
+  for (const int rank : {0, 1}) {
+    std::cout << "rank " << rank << ": ledger " << ledger / kMiB << " MiB, peak "
+              << most[rank].resident_bytes / kMiB << " MiB, page-locked " << most[rank].locked_bytes / kMiB
+              << " MiB\n";
+    EXPECT_LE(most[rank].resident_bytes, ledger + ledger / 100 + 16 * kMiB) << "rank " << rank;
+    EXPECT_GE(most[rank].resident_bytes + 64 * kMiB, ledger / 10 * 9) << "rank " << rank;
+  }
+  EXPECT_LE(told, most[0].resident_bytes + 4 * kMiB);
+}
+
+}  // namespace
+}  // namespace terrace::e2e
