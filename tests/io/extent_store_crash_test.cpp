@@ -26,21 +26,8 @@ void run_steps(ShadowedStore& run, int steps, std::mt19937_64& random) {
   }
 }
 
-TEST(StoreCrash, EveryPrefixOpensAtItsCommit) {
-  const TempDir folder(fast_folder());
-  std::mt19937_64 random(7);
-  ShadowedStore run(folder.file("run"), 1);
-  run_steps(run, 8, random);
-  run.write_random_chunk();  // dead past its last commit
-  run.next_step();
-  run.reopen();
-  run_steps(run, 5, random);
-  run.write_random_chunk();
-  run.next_step();
-  run.reopen();
-  run.write_random_chunk();
-  run.commit();
-
+// Opens what a crash after each prefix of the log may leave, and compares.
+void expect_whole_commits(const ShadowedStore& run, const TempDir& folder, std::mt19937_64& random) {
   std::size_t images = 0;
   bool saw_older = false,
        saw_newer = false;  // a record that was written and not flushed may have lasted, or not
@@ -62,6 +49,24 @@ TEST(StoreCrash, EveryPrefixOpensAtItsCommit) {
   EXPECT_TRUE(saw_older);
   EXPECT_TRUE(saw_newer);
   EXPECT_GT(images, 300u);
+}
+
+TEST(StoreCrash, EveryPrefixOpensAtItsCommit) {
+  const TempDir folder(fast_folder());
+  std::mt19937_64 random(7);
+  ShadowedStore run(folder.file("run"), 1);
+  run_steps(run, 8, random);
+  run.write_random_chunk();  // dead past its last commit
+  run.next_step();
+  run.reopen();
+  run_steps(run, 5, random);
+  run.write_random_chunk();
+  run.next_step();
+  run.reopen();
+  run.write_random_chunk();
+  run.commit();
+
+  expect_whole_commits(run, folder, random);
 }
 
 // Opening flushes every path and the record before it judges, then writes only the record; a commit's order
@@ -233,6 +238,53 @@ TEST(StoreCrash, RandomRunsAgainstTheShadow) {
     }
   }
   EXPECT_GT(kills, 50);
+}
+
+// The joint log of a leader's and its members' writes: whatever prefix of it lasts, the store is at a whole
+// commit.
+TEST(StoreCrash, EveryPrefixOfSeveralProcesses) {
+  const TempDir folder(fast_folder());
+  std::mt19937_64 random(17);
+  ShadowedStore run(folder.file("run"), 23);
+  for (const std::size_t processes : {std::size_t{3}, std::size_t{2}, std::size_t{1}, std::size_t{4}}) {
+    run.reopen(processes);
+    for (int s = 0; s < 4; ++s) {
+      for (std::uint64_t w = random() % 4; w > 0; --w) run.write_random_chunk();
+      if (random() % 3 != 0) run.commit();
+      run.next_step();
+    }
+    run.write_random_chunk();  // dead past the last commit
+    run.next_step();
+  }
+  expect_whole_commits(run, folder, random);
+}
+
+// Killed in a commit, at each of its events, between what members prepare and what the leader writes: the
+// machine goes on, and the next run, of another number of processes, goes on from a whole commit.
+TEST(StoreCrash, SeveralProcessesKilledInACommit) {
+  bool more = true;
+  for (std::size_t after = 0; more; ++after) {
+    const TempDir folder(fast_folder());
+    ShadowedStore run(folder.file("run"), 29 + after);
+    run.reopen(3);
+    for (int w = 0; w < 6; ++w) run.write_random_chunk();
+    run.commit();
+    run.next_step();
+    for (int w = 0; w < 6; ++w) run.write_random_chunk();
+    run.kill_at(run.log().events() + after);
+    try {
+      run.commit();
+      more = false;
+    } catch (const std::runtime_error&) {
+    }
+    ASSERT_TRUE(run.open_after_kill()) << after;
+    run.next_step();
+    run.reopen(2);
+    run.write_random_chunk();
+    run.commit();
+    run.reopen();
+    EXPECT_EQ(difference(run.committed(), read_all(run.store())), "") << after;
+  }
 }
 
 // A kill at each event of a creation leaves what the next creation recognises and reclaims.

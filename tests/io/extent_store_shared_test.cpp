@@ -1,6 +1,6 @@
-// One store written by several processes of a run: what they leave is what one would, a crash finds it at a
-// whole commit, and nobody writes what is not theirs. The processes are handles of this one, each with a
-// queue and locks of its own: flock is of an open description.
+// One store written by several processes of a run: what they leave is what one would, and nobody writes what
+// is not theirs (extent_store_crash_test.cpp: a crash finds it at a whole commit). The processes are handles
+// of this one, each with a queue and locks of its own: flock is of an open description.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -211,72 +211,6 @@ TEST_P(SharedStoreBytes, AreThoseThatOneProcessWrites) {
 
 INSTANTIATE_TEST_SUITE_P(Queues, SharedStoreBytes, testing::Values(&make_io_queue, &make_thread_pool_queue),
                          [](const auto& tested) { return tested.index == 0 ? "Default" : "ThreadPool"; });
-
-// The joint log of a leader's and its members' writes: whatever prefix of it lasts, the store is at a whole
-// commit.
-TEST(SharedStoreCrash, EveryPrefixOpensAtAWholeCommit) {
-  const TempDir folder(fast_folder());
-  std::mt19937_64 random(17);
-  ShadowedStore run(folder.file("run"), 23);
-  for (const std::size_t processes : {std::size_t{3}, std::size_t{2}, std::size_t{1}, std::size_t{4}}) {
-    run.reopen(processes);
-    for (int s = 0; s < 4; ++s) {
-      for (std::uint64_t w = random() % 4; w > 0; --w) run.write_random_chunk();
-      if (random() % 3 != 0) run.commit();
-      run.next_step();
-    }
-    run.write_random_chunk();  // dead past the last commit
-    run.next_step();
-  }
-  std::size_t images = 0;
-  bool saw_older = false, saw_newer = false;
-  for (std::size_t prefix = run.creation_events(); prefix <= run.log().events(); ++prefix) {
-    const std::vector<ShadowCut> expected = run.expected_after(prefix);
-    for (const CrashMode mode : kCrashModes) {
-      const std::string image = folder.file("image");
-      run.log().build_image(run.root(), image, prefix, mode, random);
-      const auto got = open_image(image);
-      ASSERT_TRUE(got) << "prefix " << prefix << " mode " << static_cast<int>(mode);
-      std::string why;
-      const int found = match(expected, *got, &why);
-      ASSERT_GE(found, 0) << "prefix " << prefix << " mode " << static_cast<int>(mode) << why;
-      if (expected.size() == 2) (found == 0 ? saw_newer : saw_older) = true;
-      fs::remove_all(image);
-      ++images;
-    }
-  }
-  EXPECT_TRUE(saw_older);
-  EXPECT_TRUE(saw_newer);
-  EXPECT_GT(images, 300u);
-}
-
-// Killed in a commit, at each of its events, between what members prepare and what the leader writes: the
-// machine goes on, and the next run, of another number of processes, goes on from a whole commit.
-TEST(SharedStoreCrash, KilledInACommitItGoesOn) {
-  bool more = true;
-  for (std::size_t after = 0; more; ++after) {
-    const TempDir folder(fast_folder());
-    ShadowedStore run(folder.file("run"), 29 + after);
-    run.reopen(3);
-    for (int w = 0; w < 6; ++w) run.write_random_chunk();
-    run.commit();
-    run.next_step();
-    for (int w = 0; w < 6; ++w) run.write_random_chunk();
-    run.kill_at(run.log().events() + after);
-    try {
-      run.commit();
-      more = false;
-    } catch (const std::runtime_error&) {
-    }
-    ASSERT_TRUE(run.open_after_kill()) << after;
-    run.next_step();
-    run.reopen(2);
-    run.write_random_chunk();
-    run.commit();
-    run.reopen();
-    EXPECT_EQ(difference(run.committed(), read_all(run.store())), "") << after;
-  }
-}
 
 // What was prepared, but not committed by the leader, is void; so is what was written and not prepared.
 TEST_F(SharedStoreTest, OnlyTheLeadersRecordCommits) {
