@@ -200,7 +200,7 @@ void MpiExchange::receive_tiles(const CollectiveCall& call, const std::vector<bo
 }
 
 void MpiExchange::fold(CollectiveCall& call, const std::vector<bool>& present) {
-  const DType dtype = call.type == WireType::bf16 ? DType::bf16 : DType::f32;
+  const DType dtype = tensor_type(call.type);
   call.folded = {.contributions = static_cast<int>(std::ranges::count(present, true)), .finite = true};
   receive_tiles(
       call, present,
