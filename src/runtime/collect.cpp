@@ -99,15 +99,16 @@ void Runtime::reduce_scatter(const Op& op) {
 ExactSum Runtime::join_ranks(const ExactSum& own) {
   const auto mine = own.numbers();
   std::vector<std::uint64_t> numbers(mine.begin(), mine.end());
+  const bool asks = parts_.executor->may_leave_untouched();
   const bool contributed = parts_.plan->rank < current_->program.contributions;
-  for (std::uint32_t u = 0; u < parts_.model->units.size(); ++u) {
+  for (std::uint32_t u = 0; asks && u < parts_.model->units.size(); ++u) {
     for (std::uint32_t t = 0; t < parts_.model->units[u].tensors.size(); ++t)
       numbers.push_back(contributed && parts_.executor->touched(u, t) ? 1 : 0);
   }
   std::vector<std::uint64_t> all(numbers.size());
   parts_.groups->world->all_reduce({"the gradient's norm", kNoUnit, inputs_->step}, ReduceOp::sum,
                                    std::span<const std::uint64_t>(numbers), std::span<std::uint64_t>(all));
-  for (std::size_t i = 0; i < touched_.size(); ++i) touched_[i] = all[mine.size() + i] != 0;
+  for (std::size_t i = 0; i < touched_.size(); ++i) touched_[i] = !asks || all[mine.size() + i] != 0;
   std::array<std::uint64_t, ExactSum::kNumbers> sum{};
   std::copy_n(all.begin(), sum.size(), sum.begin());
   return ExactSum::of_numbers(sum);
