@@ -1,11 +1,8 @@
 #include "src/engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -14,8 +11,6 @@
 #include "src/base/fail.h"
 #include "src/base/log.h"
 #include "src/base/parallel_for.h"
-#include "src/checkpoint/state_hash.h"
-#include "src/collectives/local_communicator.h"
 #include "src/engine/plan_request.h"
 #include "src/engine/store_identity.h"
 #include "src/plan/check_plan.h"
@@ -23,18 +18,6 @@
 
 namespace terrace {
 namespace {
-
-// A path's size bounds what store and scratch put on it together: the sizes less what one of them holds.
-std::vector<VolumePath> less(std::vector<VolumePath> paths, const std::vector<VolumePath>& held) {
-  for (VolumePath& path : paths) {
-    for (const VolumePath& part : held) {
-      std::error_code unknown;
-      if (path.size_bytes == 0 || !std::filesystem::equivalent(part.path, path.path, unknown)) continue;
-      path.size_bytes = path.size_bytes > part.size_bytes ? path.size_bytes - part.size_bytes : 1;
-    }
-  }
-  return paths;
-}
 
 // Calls `make` on a thread of its own and copies what it gives. Planning leaves a heap of many times the
 // plan's size, with the plan's own small blocks all over it; a thread's heap goes back to the system whole.
@@ -156,49 +139,6 @@ void Engine::allocate(const Config& config) {
   }
   threads_ = std::make_unique<RankThreads>(local_ranks(), communicator_options(config).time_limit);
   make_groups(config);
-}
-
-void Engine::make_groups(const Config& config) {
-  if (ranks() == 1) return;
-  std::vector<std::unique_ptr<Communicator>> handles;
-  if (world_) {
-    handles.push_back(std::move(world_));
-  } else {
-    handles = make_local_world(static_cast<int>(ranks()), communicator_options(config));
-  }
-  threads_->run([&](std::uint32_t rank) {
-    ranks_[rank].groups = make_rank_groups(std::move(handles[rank]), ranks_[rank].plan.ranks);
-  });
-}
-
-// Where ranks are processes; null where they are threads of one.
-Communicator* Engine::processes() const {
-  if (world_) return world_.get();
-  return !ranks_.empty() && local_ranks() < ranks() ? ranks_[0].groups.world.get() : nullptr;
-}
-
-std::uint64_t Engine::sum_of_processes(std::uint64_t value) {
-  if (Communicator* world = processes()) {
-    const std::uint64_t own = value;
-    world->all_reduce({"a count", kNoUnit, 0}, ReduceOp::sum, std::span(&own, 1), std::span(&value, 1));
-  }
-  return value;
-}
-
-std::uint64_t Engine::largest_of_processes(std::uint64_t value) {
-  if (Communicator* world = processes()) {
-    const std::uint64_t own = value;
-    world->all_reduce({"a decision", kNoUnit, 0}, ReduceOp::max, std::span(&own, 1), std::span(&value, 1));
-  }
-  return value;
-}
-
-std::vector<double> Engine::join_processes(std::vector<double> values) {
-  if (Communicator* world = processes()) {
-    const std::vector<double> own = values;
-    world->all_reduce({"losses", kNoUnit, 0}, own, values);
-  }
-  return values;
 }
 
 void Engine::start(std::span<Executor* const> executors) {
@@ -339,136 +279,6 @@ void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, 
     if (!world_ || plan.rank == static_cast<std::uint32_t>(world_->rank()))
       ranks_.emplace_back().plan = std::move(plan);
   }
-}
-
-StoreShape Engine::store_shape(const Config& config, std::uint32_t cut_ranks) const {
-  StoreShape shape;
-  shape.chunk_numel = config.placement.chunk_numel;
-  for (const StateStream& stream : adamw_streams()) {
-    shape.streams.push_back({stream.name, std::string(dtype_name(stream.dtype))});
-  }
-  for (const Chunk& chunk : plan().chunks) {
-    StoreChunk stored;
-    for (const Segment& segment : chunk.segments) {
-      const TensorShape& tensor = model_.shape.units[chunk.unit].tensors[segment.tensor];
-      stored.segments.push_back({tensor.name, tensor.begin + segment.begin, tensor.begin + segment.end});
-    }
-    stored.payload_bytes = state_slot_bytes(chunk) - kTrailerBytes;
-    shape.chunks.push_back(std::move(stored));
-  }
-  shape.model = store_identity(model_, cut_ranks);
-  return shape;
-}
-
-void Engine::open_storage(const Config& config, const EngineOptions& engine_options, bool exists) {
-  std::vector<std::uint64_t> scratch_bytes;  // of all ranks' extents, one rank after another
-  for (Rank& rank : ranks_) {
-    rank.first_scratch_extent = scratch_bytes.size();
-    const auto& own = rank.plan.residents.scratch_bytes;
-    scratch_bytes.insert(scratch_bytes.end(), own.begin(), own.end());
-  }
-  if (config.store.path.empty() && scratch_bytes.empty()) return;
-  IoQueueOptions options;
-  options.depth = config.io.depth;
-  options.piece_bytes = config.io.piece_bytes;
-  options.hooks = engine_options.io_hooks;
-  queue_ = config.io.queue == "uring"     ? make_uring_queue(options)
-           : config.io.queue == "threads" ? make_thread_pool_queue(options)
-                                          : make_io_queue(options);
-  const std::array<std::span<std::byte>, 1> buffers{host_->span()};
-  if (!buffers[0].empty()) queue_->register_buffers(buffers);
-  std::vector<VolumePath> paths;
-  for (const NvmePath& path : config.tiers.nvme) paths.push_back({path.path, path.size_bytes});
-  const auto open_scratch = [&](const std::vector<VolumePath>& room) {
-    if (scratch_bytes.empty()) return;
-    scratch_ = std::make_unique<Scratch>(*queue_, room, scratch_bytes);
-  };
-  if (exists) {
-    open_store(config, true, {});
-    return open_scratch(less(paths, store_->held()));
-  }
-  open_scratch(paths);  // first: it leaves nothing behind when there is no room for the store
-  if (config.store.path.empty()) return;
-  open_store(config, false, scratch_ != nullptr ? less(paths, scratch_->held()) : paths);
-}
-
-// Where ranks are processes, the first one opens or creates the store, and the others join it then.
-void Engine::open_store(const Config& config, bool exists, const std::vector<VolumePath>& room) {
-  Communicator* const all = processes();
-  std::vector<bool> own;
-  for (std::uint32_t c = 0; c < plan().chunks.size(); ++c)
-    own.push_back(plan().ranks.owner(c) == plan().rank);
-  std::uint64_t epoch = 0;
-  if (all == nullptr || all->rank() == 0) {
-    store_ = exists ? ExtentStore::open(*queue_, config.store.path)
-                    : ExtentStore::create(*queue_, {config.store.path, room, config.commit.every_steps != 0},
-                                          store_shape(config, config.ranks.count));
-    if (all == nullptr) return;
-    store_->share(own);
-    epoch = store_->epoch();
-  }
-  all->broadcast({"the store's epoch", kNoUnit, 0}, WireType::u64, 0,
-                 std::as_writable_bytes(std::span(&epoch, 1)));
-  if (all->rank() != 0) store_ = ExtentStore::join_run(*queue_, config.store.path, epoch, own);
-}
-
-void Engine::visit(const std::function<void(std::uint32_t rank, const ChunkState&)>& visit) {
-  std::mutex one_at_a_time;
-  threads_->run([&](std::uint32_t rank) {
-    const std::lock_guard lock(one_at_a_time);
-    const std::uint32_t global = ranks_[rank].plan.rank;
-    ranks_[rank].runtime->visitor = [&, global](const ChunkState& state) { visit(global, state); };
-    ranks_[rank].runtime->run(ProgramKind::visit, {});
-  });
-}
-
-std::string Engine::state_hash() {
-  const RankTable& table = plan().ranks;
-  // By rank: the sum over the chunks that it holds, and over those that it owns.
-  std::vector<Hash128> held(ranks()), owned(ranks());
-  visit([&](std::uint32_t rank, const ChunkState& state) {
-    StateHash hash(model_.shape, plan().chunks);
-    hash.add(state);
-    held[rank] += hash.value();
-    if (table.owner(state.chunk) == rank) owned[rank] += hash.value();
-  });
-  if (Communicator* all = processes()) {
-    const auto own = first_rank();
-    const std::array<std::uint64_t, 4> mine{held[own].low, held[own].high, owned[own].low, owned[own].high};
-    std::vector<std::uint64_t> numbers(4 * ranks());
-    all->all_gather({"hashes of states", kNoUnit, 0}, WireType::u64, equal_parts(all->size(), 4),
-                    std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(numbers)));
-    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-      held[rank] = {numbers[4 * rank], numbers[4 * rank + 1]};
-      owned[rank] = {numbers[4 * rank + 2], numbers[4 * rank + 3]};
-    }
-  }
-  Hash128 sum;
-  std::vector<Hash128> of_shard(table.shape().shard_size());
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-    sum += owned[rank];
-    of_shard[rank % of_shard.size()] += owned[rank];
-  }
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-    check(held[rank] == of_shard[rank % of_shard.size()],
-          "rank {} holds other states than the ranks that own them", rank);
-  }
-  return to_hex(sum);
-}
-
-CommunicatorStats::Traffic Engine::sent() const {
-  const RankGroups& groups = ranks_[0].groups;
-  CommunicatorStats::Traffic sum;
-  for (const auto* group :
-       {groups.world.get(), groups.shard.get(), groups.replicate.get(), groups.commit.get()}) {
-    if (group == nullptr) continue;
-    const CommunicatorStats& stats = group->stats();
-    const CommunicatorStats::Traffic own = stats.total();
-    sum.calls += own.calls - stats.of(CollectiveKind::barrier).calls - stats.of(CollectiveKind::split).calls;
-    sum.sent_bytes += own.sent_bytes;
-    sum.received_bytes += own.received_bytes;
-  }
-  return sum;
 }
 
 }  // namespace terrace
