@@ -13,6 +13,19 @@ bool ExtentStore::exists(const std::string& path) {
 
 namespace {
 
+// The store's manifest, its files opened and locked; retries for lock_wait_ms.
+StoreImpl::Parts open_locked(IoQueue& queue, const std::string& path, const StoreOpenOptions& options,
+                             bool shared) {
+  StoreImpl::Parts parts;
+  parts.directory = resolve(path);
+  parts.manifest = read_manifest(parts.directory);
+  parts.files = open_files(queue, parts.directory, parts.manifest, DataFile::Mode::open);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.lock_wait_ms);
+  for (const DataFile& file : parts.files.data)
+    parts.locks.take(file.fd(), file.path(), parts.directory, deadline, shared);
+  return parts;
+}
+
 // Files, record and trailers of the store in parts.directory, the cut chosen and checked.
 void read_all(IoQueue& queue, StoreImpl::Parts& parts) {
   parts.record = read_record(queue, parts.files, parts.manifest);
@@ -30,13 +43,7 @@ void read_all(IoQueue& queue, StoreImpl::Parts& parts) {
 
 std::unique_ptr<ExtentStore> ExtentStore::open(IoQueue& queue, const std::string& path,
                                                const StoreOpenOptions& options) {
-  StoreImpl::Parts parts;
-  parts.directory = resolve(path);
-  parts.manifest = read_manifest(parts.directory);
-  parts.files = open_files(queue, parts.directory, parts.manifest, DataFile::Mode::open);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.lock_wait_ms);
-  for (const DataFile& file : parts.files.data)
-    parts.locks.take(file.fd(), file.path(), parts.directory, deadline);
+  StoreImpl::Parts parts = open_locked(queue, path, options, false);
   note_holder(parts.directory);
 
   // What a killed run wrote may still lie in a disk's cache: nothing is judged before it lasts.
@@ -52,13 +59,7 @@ std::unique_ptr<ExtentStore> ExtentStore::open(IoQueue& queue, const std::string
 std::unique_ptr<ExtentStore> ExtentStore::join_run(IoQueue& queue, const std::string& path,
                                                    std::uint64_t epoch, const std::vector<bool>& own,
                                                    const StoreOpenOptions& options) {
-  StoreImpl::Parts parts;
-  parts.directory = resolve(path);
-  parts.manifest = read_manifest(parts.directory);
-  parts.files = open_files(queue, parts.directory, parts.manifest, DataFile::Mode::open);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.lock_wait_ms);
-  for (const DataFile& file : parts.files.data)
-    parts.locks.take(file.fd(), file.path(), parts.directory, deadline, true);
+  StoreImpl::Parts parts = open_locked(queue, path, options, true);
   read_all(queue, parts);
   if (parts.record.epoch != epoch) {
     fail(ErrorCode::busy, "the store {}: another run has opened it (epoch {}, this run's is {})",

@@ -115,8 +115,7 @@ EngineModel engine_model(const Config& config, const ModelSpec& spec, bool compa
 
 Session::Session(const Config& config, const SessionOptions& options, bool compares_ranks)
     : spec_(model_spec(config)), contributions_(config.train.micro_batches) {
-  set_parallel_threads(
-      static_cast<int>(config.ranks.per_process > 0 ? compute_threads(config) : config.compute.threads));
+  set_parallel_threads(static_cast<int>(compute_threads(config)));
   EngineModel model = engine_model(config, spec_, compares_ranks);
   model.measured = [&](const HostOverhead& estimate) {
     return overhead_at_least(estimate, warm_up_executors(config));

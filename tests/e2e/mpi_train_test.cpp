@@ -19,6 +19,7 @@
 #include "src/base/units.h"
 #include "terrace/store.h"
 #include "tests/e2e/program.h"
+#include "tests/e2e/watched_program.h"
 
 namespace terrace::e2e {
 namespace {
@@ -379,24 +380,6 @@ TEST_F(MpiTrainTest, SigtermToMpirunLosesNothingCommitted) {
   EXPECT_EQ(record_of_job(2, config, true), run(memory));
 }
 
-struct Held {
-  std::uint64_t resident_bytes = 0, locked_bytes = 0;
-};
-
-Held held_by(pid_t process) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/status");
-  Held held;
-  std::string name;
-  std::uint64_t number = 0;
-  for (std::string line; std::getline(status, line);) {
-    std::istringstream words(line);
-    if (!(words >> name >> number)) continue;
-    if (name == "RssAnon:" || name == "RssShmem:") held.resident_bytes += number * kKiB;
-    if (name == "VmLck:") held.locked_bytes = number * kKiB;
-  }
-  return held;
-}
-
 // `terrace plan` shows the host of all processes; a process holds its own part of it, and says so.
 TEST_F(MpiTrainTest, EachProcessStaysWithinItsPartOfTheLedger) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is its own";
@@ -410,7 +393,7 @@ TEST_F(MpiTrainTest, EachProcessStaysWithinItsPartOfTheLedger) {
   std::map<int, Held> most;
   while (running.running()) {
     for (const pid_t child : children_of(running.id())) {
-      const Held now = held_by(child);
+      const Held now = held_by(child).value_or(Held{});
       Held& held = most[rank_of(child)];
       held.resident_bytes = std::max(held.resident_bytes, now.resident_bytes);
       held.locked_bytes = std::max(held.locked_bytes, now.locked_bytes);
