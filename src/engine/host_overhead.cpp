@@ -52,7 +52,8 @@ Operations operations_of(const Config& config, const RankShape& ranks, double ch
   const double rounds = std::ceil(config.train.micro_batches / n);
   const double gather = weigh(parameters, 0, 1, 2);
   const double collectives = n > 1 ? 2 * units : 0;
-  const double round = kept * 2 * gather + units * (3 + weigh(activations, 0, 2, 4)) + 2 * collectives;
+  const double sums = ranks.reduction == Reduction::each ? 0 : 2 * units;  // made before the folds
+  const double round = kept * 2 * gather + units * (3 + weigh(activations, 0, 2, 4)) + 2 * collectives + sums;
   const double folds = config.train.micro_batches * own * weigh(gradients, 1, 2, 4);
   const double outward = weigh(parameters, 1, 0, 1);
   const double update = held * (1 + weigh(states, 2, 0, 2) + weigh(gradients, 1, 0, 1) + outward);

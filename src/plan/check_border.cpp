@@ -144,8 +144,8 @@ void DataFlow::check_sum(SlotId id) {
   if (view_.is_replicated()) {
     return check_home(Rule::home, id, spread_sum(c.unit), c.first_numel * grad_bytes_, c.numel * sum_bytes());
   }
-  if (holds_only_contribution(id, 0, chunk)) return;
-  check_home(Rule::home, id, {ValueKind::sum, chunk, input_.contributions}, 0, c.numel * sum_bytes());
+  if (holds_only_summand(id, 0, chunk)) return;
+  check_home(Rule::home, id, {ValueKind::sum, chunk, view_.summands()}, 0, c.numel * sum_bytes());
 }
 
 void DataFlow::check_homes() {

@@ -8,10 +8,10 @@
 
 namespace terrace::check_rules {
 
-// What the sums of a unit are once they have come from all replicas. A single contribution is its own sum.
+// What the sums of a unit are once they have come from all replicas. A single summand is the sum.
 Value DataFlow::spread_sum(std::uint32_t unit) const {
-  if (view_.rounds_sums()) return {ValueKind::rounded_sum, unit, input_.contributions};
-  return {ValueKind::contribution, unit, 0};
+  if (view_.rounds_sums()) return {ValueKind::rounded_sum, unit, view_.summands()};
+  return summand(unit, 0);
 }
 
 // Parameters, each rank its shard of the unit, or rounded sums, each its own part of the shard.
@@ -85,17 +85,24 @@ void DataFlow::all_gather(const Op& op) {
     put(*access, "others' ranges", value, access->offset_bytes, access->bytes);
 }
 
-// One round: this rank's contribution to all, the own part of everyone's to this rank.
+// One round: what this rank has to send to the ranks of the group, and their parts of the same to this rank.
+// world: contributions or, once a step, the sums of each rank's own. Within a replica: contributions, to
+// shards. Between replicas: the sums of each replica.
 void DataFlow::reduce_scatter(const Op& op) {
-  const std::uint32_t mine = op.micro_batch + input_.ranks.rank;
-  const std::uint64_t unit_bytes = input_.model.units[op.unit].padded_numel() * grad_bytes_;
-  const Elements& own = view_.own(op.unit);
+  const CheckRanks& ranks = input_.ranks;
+  const std::uint32_t first = op.micro_batch;
+  const bool between = op.group == RankGroup::replicate, within = op.group == RankGroup::shard;
+  const bool once = view_.order() == Reduction::last;
+  const Elements all =
+      between ? view_.shard(op.unit) : Elements{0, input_.model.units[op.unit].padded_numel()};
+  const Elements mine = within ? view_.shard(op.unit) : view_.own(op.unit);
+  const Item item = between ? Item::group_sum : Item::contribution;
   const Access* sent = nullptr;
   const Access* received = nullptr;
   for (const Access& access : op.accesses) {
     const Slot& slot = program_.slots[access.slot];
-    const bool reads = access.role == Role::grads && access.mode == AccessMode::read && sent == nullptr &&
-                       slot.item == Item::contribution;
+    const bool reads =
+        access.role == Role::grads && access.mode == AccessMode::read && sent == nullptr && slot.item == item;
     const bool writes = access.role == Role::received && access.mode == AccessMode::write &&
                         received == nullptr && slot.item == Item::received;
     if (reads) sent = &access;
@@ -105,32 +112,45 @@ void DataFlow::reduce_scatter(const Op& op) {
                   fmt::format("{}: {} is not its contribution, or what it receives",
                               describe_op(program_, op_), describe_slot(program_, access.slot)));
   }
-  const bool contributes = view_.contributes(mine);
-  if (contributes != (sent != nullptr) || own.empty() != (received == nullptr)) {
+  const bool contributes =
+      once || (between ? view_.in_replica(first) > 0 : view_.contributes(first + ranks.rank));
+  if (contributes != (sent != nullptr) || mine.empty() != (received == nullptr)) {
     return report(Rule::operand, kNone,
                   fmt::format("{}: rank {} has {} contribution in this round and {} part of the unit, wanted "
                               "as many accesses",
-                              describe_op(program_, op_), input_.ranks.rank, contributes ? "one" : "no",
-                              own.empty() ? "no" : "one"));
+                              describe_op(program_, op_), ranks.rank, contributes ? "one" : "no",
+                              mine.empty() ? "no" : "one"));
   }
+  // What the i-th rank of the group sends.
+  const auto value = [&](std::uint32_t i) -> Value {
+    if (once) return summand(op.unit, i);
+    if (between) return summand(op.unit, view_.summand_of(first) + i);
+    return {ValueKind::contribution, op.unit, (within ? view_.first_of_replica(first) : first) + i};
+  };
+  const std::uint32_t place = between  ? ranks.rank / ranks.shards
+                              : within ? ranks.rank % ranks.shards
+                                       : ranks.rank;
   if (sent != nullptr) {
-    need(*sent, "its contribution", {ValueKind::contribution, op.unit, mine}, 0, unit_bytes);
-    if (sent->bytes != unit_bytes) lacks("its contribution, no more");
+    const std::uint64_t bytes = all.numel() * grad_bytes_;
+    need(*sent, "its contribution", value(place), all.begin * grad_bytes_, bytes);
+    if (sent->bytes != bytes) lacks("its contribution, no more");
   }
   if (received == nullptr) return;
-  const std::uint64_t part = own.numel() * grad_bytes_;
-  const std::uint32_t count = view_.in_round(op.micro_batch);
+  const std::uint64_t part = mine.numel() * grad_bytes_;
+  const std::uint32_t count = once      ? ranks.ranks
+                              : between ? (view_.in_round(first) + ranks.shards - 1) / ranks.shards
+                              : within  ? view_.in_replica(first)
+                                        : view_.in_round(first);
   if (received->bytes != count * part) {
     return report(Rule::operand, received->slot,
                   fmt::format("{} receives {} bytes, wanted {} contributions of {}",
                               describe_op(program_, op_), received->bytes, count, part));
   }
-  for (std::uint32_t k = 0; k < count; ++k) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     Access slice = *received;
-    slice.offset_bytes += k * part;
+    slice.offset_bytes += i * part;
     slice.bytes = part;
-    put(slice, "what it receives", {ValueKind::contribution, op.unit, op.micro_batch + k},
-        own.begin * grad_bytes_, part);
+    put(slice, "what it receives", value(i), mine.begin * grad_bytes_, part);
   }
 }
 

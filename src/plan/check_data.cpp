@@ -20,10 +20,14 @@ std::string describe(const Value& value) {
       return fmt::format("state of chunk {} ({})", value.id, version());
     case ValueKind::contribution:
       return fmt::format("contribution {} of unit {}", value.tag, value.id);
+    case ValueKind::local_sum:
+      return fmt::format("the rank's sum of unit {} over {} contributions", value.id, value.tag);
+    case ValueKind::summand:
+      return fmt::format("summand {} of unit {}", value.tag, value.id);
     case ValueKind::sum:
-      return fmt::format("the sum of chunk {} over {} contributions", value.id, value.tag);
+      return fmt::format("the sum of chunk {} over {} summands", value.id, value.tag);
     case ValueKind::rounded_sum:
-      return fmt::format("the rounded sums of unit {} over {} contributions", value.id, value.tag);
+      return fmt::format("the rounded sums of unit {} over {} summands", value.id, value.tag);
     case ValueKind::pending_sum:
       return fmt::format("the sum of chunk {} of the step before", value.id);
     case ValueKind::activation:
@@ -103,6 +107,12 @@ void DataFlow::run() {
       reduce_scatter(op);
     } else if (is_compute(op.kind)) {
       compute(op);
+    } else if (op.kind == OpKind::accumulate) {
+      accumulate(op);
+    } else if (op.kind == OpKind::round_sum) {
+      round_sum(op);
+    } else if (op.kind == OpKind::sum_group) {
+      sum_group(op);
     } else if (op.kind == OpKind::fold) {
       fold(op);
     } else if (op.kind == OpKind::update) {

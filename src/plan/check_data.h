@@ -17,6 +17,8 @@ enum class ValueKind : std::uint8_t {
   params,
   state,
   contribution,
+  local_sum,  // of a unit, over `tag` contributions of this rank
+  summand,    // of a unit, where it is a sum of contributions
   sum,
   rounded_sum,  // of a unit, in grad dtype, on its way between replicas and where it arrived
   pending_sum,  // the step before's, complete
@@ -36,9 +38,9 @@ inline constexpr std::uint32_t kUpdated = 2;
 struct Value {
   ValueKind kind = ValueKind::nothing;
   std::uint32_t id = kNone;  // chunk of a state or sum, else unit
-  std::uint32_t tag =
-      0;  // version of params and state, contributions folded into a sum, else the contribution
-  std::uint32_t uses = 0;  // shared_grad: tied uses added so far
+  std::uint32_t tag = 0;     // version of params and state, summands folded into a sum, the summand, else the
+                             // contribution
+  std::uint32_t uses = 0;    // shared_grad: tied uses added so far
   friend bool operator==(const Value&, const Value&) = default;
 };
 std::string describe(const Value& value);
@@ -76,6 +78,12 @@ class DataFlow {
   void all_gather(const Op& op);
   void reduce_scatter(const Op& op);
 
+  // check_reduction.cpp
+  Value summand(std::uint32_t unit, std::uint32_t index) const;
+  void accumulate(const Op& op);
+  void round_sum(const Op& op);
+  void sum_group(const Op& op);
+
   // check_border.cpp
   Content initial(SlotId slot) const;
   void begin(SlotId slot);
@@ -97,12 +105,12 @@ class DataFlow {
   void compute(const Op& op);
   void backward(const Op& op, const UnitShape& unit);
   void tied_uses(const Op& op, const UnitShape& unit);
-  // Of an element of a sum that is added up: a single contribution is not widened.
-  std::uint64_t added_bytes() const { return input_.contributions == 1 ? grad_bytes_ : sizeof(float); }
+  // Of an element of a sum that is added up: a single summand is not widened.
+  std::uint64_t added_bytes() const { return view_.summands() == 1 ? grad_bytes_ : sizeof(float); }
   // Of an element of a sum that the update reads: what comes from another replica is rounded.
   std::uint64_t sum_bytes() const { return view_.rounds_sums() ? grad_bytes_ : added_bytes(); }
-  // Does the slot hold this step's only contribution, which is its own sum?
-  bool holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const;
+  // Does the slot hold this step's only summand, which is the sum?
+  bool holds_only_summand(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const;
   void fold(const Op& op);
   void update(const Op& op);
   void cast_param(const Op& op);

@@ -37,6 +37,9 @@ bool lane_is_right(const StepProgram& program, const CheckInput& input, const Op
     case OpKind::forward:
     case OpKind::backward:
     case OpKind::recompute:
+    case OpKind::accumulate:
+    case OpKind::round_sum:
+    case OpKind::sum_group:
       return op.lane == Lane::compute;
     case OpKind::fold:
       return op.lane == Lane::optimizer ||
@@ -83,6 +86,9 @@ bool tier_is_right(OpKind kind, Tier tier, AccessMode mode) {
     case OpKind::forward:
     case OpKind::backward:
     case OpKind::recompute:
+    case OpKind::accumulate:
+    case OpKind::round_sum:
+    case OpKind::sum_group:
       return tier == Tier::device;
     case OpKind::fold:
     case OpKind::grad_stats:
@@ -142,7 +148,7 @@ void check_slots(const StepProgram& program, const CheckInput& input, Findings& 
     }
     const bool of_chunk = slot.item == Item::param_chunk || slot.item == Item::state_chunk ||
                           slot.item == Item::grad_sum || slot.item == Item::accumulator;
-    const bool of_unit = slot.item == Item::piece;
+    const bool of_unit = slot.item == Item::piece || slot.item == Item::local_sum;
     if (slot.resident && ((of_chunk && slot.chunk == kNone) || (of_unit && slot.unit == kNone))) {
       findings.add(Rule::form, kNone, kNone, id,
                    fmt::format("{} is resident and does not say whose it is", describe_slot(program, id)));
@@ -156,9 +162,10 @@ void check_group(const StepProgram& program, const CheckInput& input, OpId id, F
   if (!is_collective(op.kind)) return;
   const CheckRanks& ranks = input.ranks;
   const bool gathers = op.kind == OpKind::all_gather;
+  const bool by_levels = gathers || ranks.reduction == Reduction::hierarchical;
   const std::uint32_t size = op.group == RankGroup::world   ? (gathers ? 1 : ranks.ranks)
-                             : op.group == RankGroup::shard ? (gathers ? ranks.shards : 1)
-                                                            : (gathers ? ranks.replicas : 1);
+                             : op.group == RankGroup::shard ? (by_levels ? ranks.shards : 1)
+                                                            : (by_levels ? ranks.replicas : 1);
   if (size > 1) return;
   findings.add(Rule::form, id, kNone, kNone,
                fmt::format("{} is among a group that is none for its kind", describe_op(program, id)));
@@ -283,12 +290,13 @@ void check_form(const StepProgram& program, const CheckInput& input, Findings& f
     const bool needs_chunk = op.kind == OpKind::read_state || op.kind == OpKind::write_state ||
                              op.kind == OpKind::fold || op.kind == OpKind::update ||
                              op.kind == OpKind::cast_param || op.kind == OpKind::visit_state;
-    const bool needs_contribution =
-        is_compute(op.kind) || op.kind == OpKind::fold || op.kind == OpKind::reduce_scatter;
+    const bool needs_contribution = is_compute(op.kind) || adds_up(op.kind) || op.kind == OpKind::fold ||
+                                    op.kind == OpKind::reduce_scatter;
     check_group(program, input, id, findings);
     const bool chunk_wrong = op.chunk == kNone ? needs_chunk : op.chunk >= input.chunks.size();
-    const bool unit_wrong = op.unit == kNone ? is_compute(op.kind) || is_collective(op.kind)
-                                             : op.unit >= input.model.units.size();
+    const bool unit_wrong = op.unit == kNone
+                                ? is_compute(op.kind) || adds_up(op.kind) || is_collective(op.kind)
+                                : op.unit >= input.model.units.size();
     const bool contribution_wrong =
         op.micro_batch == kNone ? needs_contribution : op.micro_batch >= program.contributions;
     if (chunk_wrong || unit_wrong || contribution_wrong) {

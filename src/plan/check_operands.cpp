@@ -118,17 +118,17 @@ void DataFlow::tied_uses(const Op& op, const UnitShape& unit) {
 void DataFlow::fold(const Op& op) {
   const CheckChunk& chunk = input_.chunks[op.chunk];
   const std::uint32_t k = op.micro_batch;
-  const bool in_place = op.accesses.size() == 1 && input_.contributions == 1;
+  const bool in_place = op.accesses.size() == 1 && view_.summands() == 1;
   const AccessMode mode = k == 0 ? AccessMode::write : AccessMode::update;
-  const bool rounds = view_.rounds_sums() && k + 1 == input_.contributions;
+  const bool rounds = view_.rounds_sums() && k + 1 == view_.summands();
   if (in_place ? !has_form(op, {AccessMode::read})
                : (rounds ? !has_form(op, {AccessMode::read, mode, AccessMode::write})
                          : !has_form(op, {AccessMode::read, mode}))) {
     return;
   }
-  need(op.accesses[0], "the contribution", {ValueKind::contribution, chunk.unit, k},
-       chunk.first_numel * grad_bytes_, chunk.numel * grad_bytes_);
-  if (in_place) return;  // a single contribution is its own sum
+  need(op.accesses[0], "the summand", summand(chunk.unit, k), chunk.first_numel * grad_bytes_,
+       chunk.numel * grad_bytes_);
+  if (in_place) return;  // a single summand is the sum
   const Access& sum = op.accesses[1];
   if (program_.slots[sum.slot].item != (view_.rounds_sums() ? Item::accumulator : Item::grad_sum)) {
     report(Rule::operand, sum.slot,
@@ -144,11 +144,11 @@ void DataFlow::fold(const Op& op) {
       chunk.numel * grad_bytes_);
 }
 
-bool DataFlow::holds_only_contribution(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const {
+bool DataFlow::holds_only_summand(SlotId slot, std::uint64_t offset, std::uint32_t chunk) const {
   const CheckChunk& c = input_.chunks[chunk];
   const std::uint64_t bytes = c.numel * grad_bytes_;
-  return input_.contributions == 1 && program_.slots[slot].bytes >= offset + bytes &&
-         holds(slot, offset, bytes, {ValueKind::contribution, c.unit, 0}, c.first_numel * grad_bytes_);
+  return view_.summands() == 1 && program_.slots[slot].bytes >= offset + bytes &&
+         holds(slot, offset, bytes, summand(c.unit, 0), c.first_numel * grad_bytes_);
 }
 
 void DataFlow::update(const Op& op) {
@@ -162,8 +162,8 @@ void DataFlow::update(const Op& op) {
     need(sum, "the summed gradient", {ValueKind::pending_sum, op.chunk}, 0, bytes);
   } else if (view_.is_replicated()) {
     need(sum, "the summed gradient", spread_sum(chunk.unit), chunk.first_numel * grad_bytes_, bytes);
-  } else if (sum.bytes < bytes || !holds_only_contribution(sum.slot, sum.offset_bytes, op.chunk)) {
-    need(sum, "the summed gradient", {ValueKind::sum, op.chunk, input_.contributions}, 0, bytes);
+  } else if (sum.bytes < bytes || !holds_only_summand(sum.slot, sum.offset_bytes, op.chunk)) {
+    need(sum, "the summed gradient", {ValueKind::sum, op.chunk, view_.summands()}, 0, bytes);
   }
   put_params(op.accesses[2], chunk, kUpdated);
 }

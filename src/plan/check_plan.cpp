@@ -19,8 +19,9 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
                             plan.ranks.owner(static_cast<std::uint32_t>(c)), chunk.master_only});
   }
   const RankShape& shape = plan.ranks.shape();
-  input.ranks = {shape.ranks, plan.rank, shape.shard_size(), shape.replicate_size(),
-                 shape.keeps_all_parameters()};
+  input.ranks = {
+      shape.ranks,    plan.rank, shape.shard_size(), shape.replicate_size(), shape.keeps_all_parameters(),
+      shape.reduction};
   return input;
 }
 

@@ -31,6 +31,7 @@ struct CheckRanks {
   std::uint32_t shards = 1;
   std::uint32_t replicas = 1;
   bool keeps_all_parameters = false;
+  Reduction reduction = Reduction::each;
 };
 
 struct CheckInput {

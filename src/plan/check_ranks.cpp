@@ -22,6 +22,19 @@ RankView::RankView(const StepProgram& program, const CheckInput& input)
       own_(input.model.units.size()),
       shard_(input.model.units.size()),
       extent_(input.chunks.size(), kNone) {
+  const std::uint32_t total = input.contributions;
+  const auto parts_of = [total](std::uint32_t size) { return (total + size - 1) / size; };
+  summands_ = total;
+  if (ranks_.reduction == Reduction::last && total > ranks_.ranks) {
+    order_ = Reduction::last;
+    summands_ = ranks_.ranks;
+  } else if (ranks_.reduction == Reduction::grouped && parts_of(ranks_.ranks) < total) {
+    order_ = Reduction::grouped;
+    summands_ = parts_of(ranks_.ranks);
+  } else if (ranks_.reduction == Reduction::hierarchical && parts_of(ranks_.shards) < total) {
+    order_ = Reduction::hierarchical;
+    summands_ = parts_of(ranks_.shards);
+  }
   for (std::size_t c = 0; c < input.chunks.size(); ++c) {
     const CheckChunk& chunk = input.chunks[c];
     if (owns(c)) widen(own_[chunk.unit], chunk);
@@ -38,6 +51,38 @@ RankView::RankView(const StepProgram& program, const CheckInput& input)
 
 std::uint32_t RankView::in_round(std::uint32_t first) const {
   return std::min(input_.contributions - first, ranks_.ranks);
+}
+
+std::uint32_t RankView::in_replica(std::uint32_t first) const {
+  const std::uint32_t begin = first_of_replica(first);
+  const std::uint32_t end = std::min(begin + ranks_.shards, first + in_round(first));
+  return end > begin ? end - begin : 0;
+}
+
+std::uint32_t RankView::own_contributions() const {
+  std::uint32_t count = 0;
+  for (std::uint32_t k = ranks_.rank; k < input_.contributions; k += ranks_.ranks) ++count;
+  return count;
+}
+
+bool RankView::exchanges(RankGroup group, std::uint32_t unit, std::uint32_t k) const {
+  if (!has_ranks() || first_of_round(k) != k) return false;
+  switch (group) {
+    case RankGroup::world:
+      return order_ == Reduction::last ? k == 0 : order_ != Reduction::hierarchical;
+    case RankGroup::shard:
+      return order_ == Reduction::hierarchical && in_replica(k) > 0;
+    case RankGroup::replicate:
+      return order_ == Reduction::hierarchical && !shard(unit).empty();
+  }
+  return false;
+}
+
+bool RankView::sums_group(std::uint32_t unit, std::uint32_t k) const {
+  const std::uint32_t first = first_of_round(k);
+  if (order_ == Reduction::grouped) return k == first && !own(unit).empty();
+  return order_ == Reduction::hierarchical && k == first_of_replica(first) && in_replica(first) > 0 &&
+         !shard(unit).empty();
 }
 
 bool RankView::is_foreign_extent(SlotId slot) const {

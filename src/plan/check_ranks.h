@@ -25,7 +25,7 @@ class RankView {
   bool has_ranks() const { return ranks_.ranks > 1; }
   bool is_replicated() const { return ranks_.replicas > 1; }
   // Sums go to the other replicas rounded, and are added up beside their homes.
-  bool rounds_sums() const { return is_replicated() && input_.contributions > 1; }
+  bool rounds_sums() const { return is_replicated() && summands_ > 1; }
 
   bool owns(std::size_t chunk) const { return input_.chunks[chunk].owner == ranks_.rank; }
   bool holds(std::size_t chunk) const {
@@ -38,6 +38,24 @@ class RankView {
   std::uint32_t first_of_round(std::uint32_t k) const { return k / ranks_.ranks * ranks_.ranks; }
   // Contributions of the round that begins with `first`.
   std::uint32_t in_round(std::uint32_t first) const;
+  // Of them, those of this rank's replica, and the first one.
+  std::uint32_t in_replica(std::uint32_t first) const;
+  std::uint32_t first_of_replica(std::uint32_t first) const {
+    return first + ranks_.rank / ranks_.shards * ranks_.shards;
+  }
+  std::uint32_t own_contributions() const;
+
+  // In what order contributions are really added up: a sum of single ones is none.
+  Reduction order() const { return order_; }
+  std::uint32_t summands() const { return summands_; }
+  // Of the sum that begins with contribution k.
+  std::uint32_t summand_of(std::uint32_t k) const {
+    return k / (order_ == Reduction::hierarchical ? ranks_.shards : ranks_.ranks);
+  }
+  // A unit's collective of the round that begins with contribution k.
+  bool exchanges(RankGroup group, std::uint32_t unit, std::uint32_t k) const;
+  // Does this rank add up what others sent, beginning with contribution k?
+  bool sums_group(std::uint32_t unit, std::uint32_t k) const;
 
   // Runs of chunks that the rank owns, or whose states it holds; {0, 0} where there are none.
   const Elements& own(std::uint32_t unit) const { return own_[unit]; }
@@ -51,6 +69,8 @@ class RankView {
   const StepProgram& program_;
   const CheckInput& input_;
   const CheckRanks& ranks_;
+  Reduction order_ = Reduction::each;
+  std::uint32_t summands_ = 1;
   std::vector<Elements> own_, shard_;  // [unit]
   std::vector<SlotId> extent_;         // [chunk]
 };

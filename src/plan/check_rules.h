@@ -81,6 +81,10 @@ constexpr bool is_transfer(OpKind kind) {
 constexpr bool is_collective(OpKind kind) {
   return kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
 }
+// An operation that adds up a unit's contributions before the fold.
+constexpr bool adds_up(OpKind kind) {
+  return kind == OpKind::accumulate || kind == OpKind::round_sum || kind == OpKind::sum_group;
+}
 constexpr bool is_compute(OpKind kind) {
   return kind == OpKind::forward || kind == OpKind::backward || kind == OpKind::recompute;
 }

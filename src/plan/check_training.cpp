@@ -2,6 +2,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 
 #include "src/plan/check_ranks.h"
 
@@ -11,6 +12,7 @@ namespace {
 // Operations of a kind by what they are for: [of * per + k].
 class Tally {
  public:
+  Tally() = default;
   Tally(std::size_t of, std::uint32_t per) : per_(per), ids_(of * per) {}
   void add(std::uint32_t of, std::uint32_t k, OpId id) { ids_[of * std::size_t{per_} + k].push_back(id); }
   const std::vector<OpId>& at(std::uint32_t of, std::uint32_t k = 0) const {
@@ -18,7 +20,7 @@ class Tally {
   }
 
  private:
-  std::uint32_t per_;
+  std::uint32_t per_ = 1;
   std::vector<std::vector<OpId>> ids_;
 };
 
@@ -42,7 +44,10 @@ class Counts {
         cast_(chunks_, 1),
         visit_(chunks_, 1),
         write_state_(chunks_, 1),
-        exchange_(units_, input.contributions) {
+        accumulate_(units_, input.contributions),
+        sum_group_(units_, input.contributions),
+        round_sum_(units_, 1) {
+    for (Tally& exchange : exchange_) exchange = Tally(units_, input.contributions);
     for (OpId id = 0; id < program.ops.size(); ++id) {
       const Op& op = program.ops[id];
       switch (op.kind) {
@@ -71,7 +76,16 @@ class Counts {
           write_state_.add(op.chunk, 0, id);
           break;
         case OpKind::reduce_scatter:
-          exchange_.add(op.unit, op.micro_batch, id);
+          exchange_[static_cast<std::size_t>(op.group)].add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::accumulate:
+          accumulate_.add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::sum_group:
+          sum_group_.add(op.unit, op.micro_batch, id);
+          break;
+        case OpKind::round_sum:
+          round_sum_.add(op.unit, 0, id);
           break;
         case OpKind::grad_stats:
           stats_.push_back(id);
@@ -97,15 +111,28 @@ class Counts {
         expect(forward_.at(unit, k), runs && !(train && last), OpKind::forward, "unit", unit, k);
         expect(backward_.at(unit, k), runs && train, OpKind::backward, "unit", unit, k);
         if (!train || !runs) expect(recompute_.at(unit, k), 0, OpKind::recompute, "unit", unit, k);
-        const bool exchanges =
-            train && view_.has_ranks() && view_.first_of_round(k) == k && has_gradient(unit);
-        expect(exchange_.at(unit, k), exchanges, OpKind::reduce_scatter, "unit", unit, k);
+        const bool reduces = train && has_gradient(unit);
+        for (const RankGroup group : {RankGroup::world, RankGroup::shard, RankGroup::replicate}) {
+          expect(exchange_[static_cast<std::size_t>(group)].at(unit, k),
+                 reduces && view_.exchanges(group, unit, k), OpKind::reduce_scatter, "unit", unit, k);
+        }
+        const bool adds = reduces && view_.order() == Reduction::last && view_.contributes(k);
+        expect(accumulate_.at(unit, k), adds, OpKind::accumulate, "unit", unit, k);
+        expect(sum_group_.at(unit, k), reduces && view_.sums_group(unit, k), OpKind::sum_group, "unit", unit,
+               k);
       }
+      const bool rounds = train && has_gradient(unit) && view_.order() == Reduction::last;
+      expect(round_sum_.at(unit), rounds, OpKind::round_sum, "unit", unit, kNone);
+    }
+    if (program_.summands != view_.summands()) {
+      findings_.add(Rule::count, kNone, kNone, kNone,
+                    fmt::format("the program folds {} summands a chunk, wanted {}", program_.summands,
+                                view_.summands()));
     }
     for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       for (std::uint32_t k = 0; k < input_.contributions; ++k) {
-        expect(fold_.at(chunk, k), train && view_.owns(chunk) && !input_.chunks[chunk].frozen, OpKind::fold,
-               "chunk", chunk, k);
+        const bool folds = train && k < view_.summands() && view_.owns(chunk) && !input_.chunks[chunk].frozen;
+        expect(fold_.at(chunk, k), folds, OpKind::fold, "chunk", chunk, k);
       }
       const bool held = view_.holds(chunk);
       const bool updates = train || (kind == ProgramKind::drain && updates_forward(program_));
@@ -219,7 +246,9 @@ class Counts {
   std::uint32_t units_;
   std::uint32_t chunks_;
   std::vector<SlotId> carried_in_, carried_out_;  // [chunk]
-  Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_, exchange_;
+  Tally forward_, backward_, recompute_, fold_, update_, cast_, visit_, write_state_;
+  Tally accumulate_, sum_group_, round_sum_;
+  std::array<Tally, 3> exchange_;  // by RankGroup
   std::vector<OpId> stats_;
   std::vector<OpId> commits_;
 };

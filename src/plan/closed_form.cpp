@@ -62,8 +62,9 @@ std::uint64_t model_state_bytes(Stage stage, std::uint64_t padded_numel, std::ui
 }
 
 std::uint64_t sent_numel(Stage stage, std::uint64_t padded_numel, std::uint64_t ranks,
-                         std::uint64_t contributions_per_rank) {
+                         std::uint64_t contributions_per_rank, Reduction reduction) {
   const std::uint64_t others = part(padded_numel, ranks) * (ranks - 1);
+  if (reduction == Reduction::last) return 2 * others;
   return stage == Stage::parameters ? 3 * contributions_per_rank * others
                                     : (contributions_per_rank + 1) * others;
 }
@@ -73,10 +74,13 @@ std::uint64_t hybrid_state_bytes(std::uint64_t padded_numel, std::uint64_t shard
 }
 
 std::uint64_t hybrid_sent_numel(std::uint64_t padded_numel, std::uint64_t shards, std::uint64_t replicas,
-                                std::uint64_t contributions_per_rank) {
+                                std::uint64_t contributions_per_rank, Reduction reduction) {
   const std::uint64_t ranks = shards * replicas;
   const std::uint64_t own = part(padded_numel, ranks);
-  const std::uint64_t contributions = contributions_per_rank * own * (ranks - 1);
+  const std::uint64_t within = part(padded_numel, shards) * (shards - 1);
+  const std::uint64_t round =
+      reduction == Reduction::hierarchical ? within + own * (replicas - 1) : own * (ranks - 1);
+  const std::uint64_t contributions = contributions_per_rank * round;
   const std::uint64_t sums = own * (replicas - 1);
   const std::uint64_t gathers = 2 * contributions_per_rank * part(padded_numel, shards) * (shards - 1);
   return contributions + sums + gathers;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/plan/program.h"
+
 namespace terrace {
 
 enum class Stage : std::uint8_t { replicated = 0, optimizer = 1, gradients = 2, parameters = 3 };
@@ -17,16 +19,19 @@ std::uint64_t model_state_bytes(Stage stage, std::uint64_t padded_numel, std::ui
 
 // Elements one rank sends a step, with M contributions of each rank.
 //   stages 0 to 2: (M + 1) P (N-1)/N    stage 3: 3 M P (N-1)/N
+// Reduction::last (stages 0 and 1): 2 P (N-1)/N for any M. Reduction::grouped sends what `each` sends.
 std::uint64_t sent_numel(Stage stage, std::uint64_t padded_numel, std::uint64_t ranks,
-                         std::uint64_t contributions_per_rank);
+                         std::uint64_t contributions_per_rank, Reduction reduction = Reduction::each);
 
 // S shards x R replicas, N = S R. One shard is stage 0, one replica is stage 3.
 //   states: 16 P/S
 //   sent: M P (N-1)/N contributions to the owner that folds + P (R-1)/N sums to the other replicas + 2 M P
 //   (S-1)/S gathers
+// Reduction::hierarchical: M P (S-1)/S within the replica + M P (R-1)/N between replicas for the
+// contributions.
 std::uint64_t hybrid_state_bytes(std::uint64_t padded_numel, std::uint64_t shards);
 std::uint64_t hybrid_sent_numel(std::uint64_t padded_numel, std::uint64_t shards, std::uint64_t replicas,
-                                std::uint64_t contributions_per_rank);
+                                std::uint64_t contributions_per_rank, Reduction reduction = Reduction::each);
 
 // NVMe traffic of the optimizer a step: 12 bytes an element each way, and 2 more written where the 16-bit
 // parameters live there too.

@@ -22,7 +22,8 @@ void Compiler::list_sums(std::uint32_t round) {
     }
     return;
   }
-  for (std::size_t u = model_.units.size(); u-- > 0;) {
+  const bool adds = summands_.first(round) > 0 && summands_.first(round) < summands_.end(round);
+  for (std::size_t u = model_.units.size(); adds && u-- > 0;) {
     for (const std::uint32_t c : folded_chunks_[u]) {
       if (placement_.gradients[c] == Tier::nvme) sum_order_.push_back(c);
     }
@@ -69,7 +70,12 @@ void Compiler::release_sum(std::uint32_t chunk) {
 // One round of a unit's contributions to the chunks that this rank folds. `contribution` is its own, kNone
 // where it has none in this round.
 void Compiler::reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
-  const SlotId source = has_ranks() ? exchange(unit, round, contribution) : contribution;
+  if (summands_.order() == Reduction::last) {
+    if (contribution != kNone) accumulate(unit, round, contribution);
+    if (!is_last(round)) return release(Pool::contribution, contribution);
+    contribution = own_summand(unit, contribution);
+  }
+  const SlotId source = has_ranks() ? bring_summands(unit, round, contribution) : contribution;
   if (contribution != kNone) {
     if (has_ranks() && ranks_.shape().stage == Stage::optimizer) {
       contributed_.push_back(contribution);  // nothing waits for its exchange before the round ends
@@ -99,7 +105,7 @@ void Compiler::fill_sums(std::uint32_t unit, std::uint32_t round, SlotId source,
   for (const std::uint32_t c : own_chunks_[unit]) {
     const Chunk& chunk = chunks_[c];
     if (!chunk.master_only) continue;
-    const std::uint64_t last = end_of(round) - 1 - first_of(round);
+    const std::uint64_t last = summands_.end(round) - 1 - summands_.first(round);
     const std::uint64_t begin = has_ranks() ? last * own.numel() + (chunk.begin - own.begin) : chunk.begin;
     transfer(OpKind::copy_to_device, Lane::h2d,
              {source, AccessMode::read, Role::none, begin * element, chunk.numel * element},
@@ -108,32 +114,85 @@ void Compiler::fill_sums(std::uint32_t unit, std::uint32_t round, SlotId source,
   }
 }
 
-// What the other ranks contribute to this rank's part; kNone where it has no part of the unit.
-SlotId Compiler::exchange(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
-  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
+// What the owner folds of this round, [summands][own part]; kNone where this rank has no part of the unit.
+SlotId Compiler::bring_summands(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
+  const NumelRange all{0, model_.units[unit].padded_numel()};
   const NumelRange own = ranks_.own_range(unit, rank_);
-  const std::uint64_t unit_bytes = model_.units[unit].padded_numel() * element;
+  const Reduction order = summands_.order();
+  if (order == Reduction::hierarchical) {
+    const NumelRange shard = ranks_.shard_range(unit, rank_);
+    const SlotId of_replica = exchange(RankGroup::shard, unit, round, contribution, all, shard);
+    const SlotId sum = sum_group(unit, round, of_replica, shard);
+    const SlotId received = exchange(RankGroup::replicate, unit, round, sum, shard, own);
+    if (sum != kNone) release(Pool::received, sum);
+    return received;
+  }
+  const SlotId received = exchange(RankGroup::world, unit, round, contribution, all, own);
+  return order == Reduction::grouped ? sum_group(unit, round, received, own) : received;
+}
+
+// This rank's elements `all` to the ranks of the group that have parts of them, and what they have to send to
+// this one's part `mine`. kNone where it has none, or nobody sends.
+SlotId Compiler::exchange(RankGroup group, std::uint32_t unit, std::uint32_t round, SlotId sent,
+                          NumelRange all, NumelRange mine) {
+  const std::uint64_t element = dtype_bytes(model_.grad_dtype);
+  const std::uint32_t senders = summands_.senders(group, rank_, round);
+  if (all.empty() || senders == 0) return kNone;
   Op op;
   op.kind = OpKind::reduce_scatter;
   op.lane = Lane::collective;
-  op.group = RankGroup::world;
+  op.group = group;
   op.unit = unit;
-  op.micro_batch = first_of(round);
+  op.micro_batch = summands_.order() == Reduction::last ? 0 : first_of(round);
   SlotId received = kNone;
-  if (contribution != kNone) {
-    op.accesses.push_back({contribution, AccessMode::read, Role::grads, 0, unit_bytes});
-    op.bytes = unit_bytes - own.numel() * element;
+  if (sent != kNone) {
+    op.accesses.push_back({sent, AccessMode::read, Role::grads, 0, all.numel() * element});
+    op.bytes = (all.numel() - mine.numel()) * element;
   }
-  if (!own.empty()) {
-    const std::uint64_t bytes = (end_of(round) - first_of(round)) * own.numel() * element;
-    received = slot(Pool::received, Item::received, unit, kNone, bytes);
+  if (!mine.empty()) {
+    received = slot(Pool::received, Item::received, unit, kNone, senders * mine.numel() * element);
     op.accesses.push_back(whole(received, AccessMode::write, Role::received));
   }
   emitter_.emit(std::move(op));
   return received;
 }
 
-// Folds the round's contributions to a chunk, in ascending order. After the last the sum goes to its home, to
+// Adds a contribution of this rank to its local sum.
+void Compiler::accumulate(std::uint32_t unit, std::uint32_t round, SlotId contribution) {
+  const AccessMode adds = round == 0 ? AccessMode::write : AccessMode::update;
+  transfer(OpKind::accumulate, Lane::compute, whole(contribution, AccessMode::read),
+           whole(residents_.local_sum_home[unit], adds), unit, kNone);
+}
+
+// The local sum, rounded, in the place of this rank's last contribution or, where it has none in the last
+// round, in a slot of its own.
+SlotId Compiler::own_summand(std::uint32_t unit, SlotId contribution) {
+  if (contribution == kNone) {
+    contribution = slot(Pool::contribution, Item::contribution, unit, kNone,
+                        model_.units[unit].padded_numel() * dtype_bytes(model_.grad_dtype));
+  }
+  transfer(OpKind::round_sum, Lane::compute, whole(residents_.local_sum_home[unit], AccessMode::read),
+           whole(contribution, AccessMode::write), unit, kNone);
+  return contribution;
+}
+
+// Adds up what the ranks of a group have sent to `range` of this one.
+SlotId Compiler::sum_group(std::uint32_t unit, std::uint32_t round, SlotId received, NumelRange range) {
+  if (received == kNone) return kNone;
+  const SlotId sum =
+      slot(Pool::received, Item::group_sum, unit, kNone, range.numel() * dtype_bytes(model_.grad_dtype));
+  const std::uint32_t before = micro_batch_;
+  micro_batch_ = first_of(round);
+  if (summands_.order() == Reduction::hierarchical)
+    micro_batch_ += rank_ / ranks_.shape().shard_size() * ranks_.shape().shard_size();
+  transfer(OpKind::sum_group, Lane::compute, whole(received, AccessMode::read), whole(sum, AccessMode::write),
+           unit, kNone);
+  micro_batch_ = before;
+  release(Pool::received, received);
+  return sum;
+}
+
+// Folds the round's summands of a chunk, in ascending order. After the last the sum goes to its home, to
 // its update, or, rounded, into the sum_piece that the replicas exchange.
 void Compiler::fold_chunk(std::uint32_t c, std::uint32_t round, SlotId source, SlotId sum_piece) {
   const Chunk& chunk = chunks_[c];
@@ -145,24 +204,24 @@ void Compiler::fold_chunk(std::uint32_t c, std::uint32_t round, SlotId source, S
   const bool last = is_last(round);
   const bool replicated = is_replicated();
   const bool updates = updates_in_backward() && last && !replicated;  // the sum need not go home
-  const bool in_place = contributions_ == 1;                          // a single contribution is its own sum
+  const bool in_place = summands_.count() == 1;                       // a single summand is the sum
   const bool sums = !(in_place && replicated);                        // there is a place to add up in
   SlotId sum = home;
   if (tier == Tier::nvme && sums) {
     const Slot& at_home = emitter_.slot(home);
     const Item item = at_home.item;
     const std::uint64_t bytes = at_home.bytes;
-    if (round == 0) sums_[c] = slot(Pool::sum_staging, item, unit, c, bytes);
+    if (summands_.first(round) == 0) sums_[c] = slot(Pool::sum_staging, item, unit, c, bytes);
     sum = staged_sum(c);
   }
   const Access rounded_target{sum_piece, AccessMode::write, Role::none, chunk.begin * element,
                               chunk.numel * element};
-  for (std::uint32_t k = first_of(round); k < end_of(round); ++k) {
+  for (std::uint32_t k = summands_.first(round); k < summands_.end(round); ++k) {
     const std::uint64_t begin =
-        has_ranks() ? (k - first_of(round)) * own.numel() + (chunk.begin - own.begin) : chunk.begin;
+        has_ranks() ? (k - summands_.first(round)) * own.numel() + (chunk.begin - own.begin) : chunk.begin;
     const Access contribution{source, AccessMode::read, Role::none, begin * element, chunk.numel * element};
     const AccessMode adds = k == 0 ? AccessMode::write : AccessMode::update;
-    const bool rounds_out = replicated && k + 1 == contributions_;
+    const bool rounds_out = replicated && k + 1 == summands_.count();
     Op fold;
     fold.kind = OpKind::fold;
     fold.lane = tier == Tier::device ? Lane::compute : Lane::optimizer;

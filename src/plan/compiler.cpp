@@ -23,6 +23,7 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
       ranks_(*input.ranks),
       rank_(input.rank),
       contributions_(input.contributions),
+      summands_(input.ranks->shape(), input.contributions),
       kind_(kind),
       updates_(input.updates),
       measuring_(!pools),
@@ -225,6 +226,7 @@ StepProgram Compiler::take() {
   program.kind = kind_;
   program.updates = updates_;
   program.contributions = contributions_;
+  program.summands = summands_.count();
   program.tier_bytes = tier_bytes_;
   return program;
 }

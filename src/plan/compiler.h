@@ -71,11 +71,8 @@ class Compiler {
   bool is_sharded() const { return ranks_.shape().shard_size() > 1; }
   bool is_replicated() const { return ranks_.shape().replicate_size() > 1; }
   bool owns(std::uint32_t chunk) const { return ranks_.owner(chunk) == rank_; }
-  std::uint32_t rounds() const { return (contributions_ + ranks_.ranks() - 1) / ranks_.ranks(); }
+  std::uint32_t rounds() const { return summands_.rounds(); }
   std::uint32_t first_of(std::uint32_t round) const { return round * ranks_.ranks(); }  // contribution
-  std::uint32_t end_of(std::uint32_t round) const {
-    return std::min(contributions_, first_of(round) + ranks_.ranks());
-  }
   bool is_last(std::uint32_t round) const { return round + 1 == rounds(); }
   // Programs over whose borders states are carried.
   bool is_periodic() const { return kind_ <= ProgramKind::drain; }
@@ -108,7 +105,12 @@ class Compiler {
   void release_sum(std::uint32_t chunk);
   SlotId fold_home(std::uint32_t chunk) const;
   void reduce_gradient(std::uint32_t unit, std::uint32_t round, SlotId contribution);
-  SlotId exchange(std::uint32_t unit, std::uint32_t round, SlotId contribution);
+  SlotId bring_summands(std::uint32_t unit, std::uint32_t round, SlotId contribution);
+  SlotId exchange(RankGroup group, std::uint32_t unit, std::uint32_t round, SlotId sent, NumelRange all,
+                  NumelRange mine);
+  void accumulate(std::uint32_t unit, std::uint32_t round, SlotId contribution);
+  SlotId own_summand(std::uint32_t unit, SlotId contribution);
+  SlotId sum_group(std::uint32_t unit, std::uint32_t round, SlotId received, NumelRange range);
   void fold_chunk(std::uint32_t chunk, std::uint32_t round, SlotId source, SlotId sum_piece);
   void fill_sums(std::uint32_t unit, std::uint32_t round, SlotId source, SlotId sum_piece);
   void spread_sums(std::uint32_t unit, SlotId sum_piece);
@@ -146,6 +148,7 @@ class Compiler {
   const RankTable& ranks_;
   std::uint32_t rank_;
   std::uint32_t contributions_;
+  Summands summands_;
   ProgramKind kind_;
   UpdateTime updates_;
   bool measuring_;

@@ -68,7 +68,7 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
   Residents residents;
   Layout layout(residents);
   const std::uint64_t param_bytes = dtype_bytes(model.param_dtype);
-  const GradientSums sums{contributions, ranks.shape().replicate_size() > 1};
+  const GradientSums sums(ranks.shape(), contributions);
   const std::uint64_t sum_bytes = dtype_bytes(sums.sum_dtype(model));
 
   // A unit whose parameters every rank keeps whole, all of them on the device, needs no gathered piece.
@@ -82,6 +82,16 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
     const bool resident = whole[u] && bytes > 0;
     residents.piece_home.push_back(resident ? layout.add(Tier::device, Item::piece, u, kNone, bytes, false)
                                             : kNone);
+  }
+  const bool sums_own = Summands(ranks.shape(), contributions).order() == Reduction::last;
+  std::vector<bool> trains(model.units.size(), false);
+  for (const Chunk& chunk : chunks) {
+    if (!chunk.master_only) trains[chunk.unit] = true;
+  }
+  for (std::uint32_t u = 0; u < model.units.size(); ++u) {
+    const std::uint64_t bytes = model.units[u].padded_numel() * sizeof(float);
+    residents.local_sum_home.push_back(
+        sums_own && trains[u] ? layout.add(Tier::device, Item::local_sum, u, kNone, bytes, false) : kNone);
   }
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     const Chunk& chunk = chunks[c];

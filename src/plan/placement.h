@@ -9,6 +9,7 @@
 #include "src/plan/model_shape.h"
 #include "src/plan/program.h"
 #include "src/plan/rank_table.h"
+#include "src/plan/reduction.h"
 
 namespace terrace {
 
@@ -34,6 +35,7 @@ struct Residents {
   std::vector<SlotId> param_home;        // by chunk (kNone where the unit has a piece_home)
   std::vector<SlotId> grad_home;         // by chunk: the summed gradient
   std::vector<SlotId> accumulator_home;  // by chunk: fp32, of an own chunk whose grad_home is grad dtype
+  std::vector<SlotId> local_sum_home;    // by unit, on the device: fp32, under Reduction::last; else kNone
   std::vector<SlotId> state_home;        // by chunk: in memory; kNone when it lives on disk
   std::vector<SlotId> store_extent;      // by chunk: its extent of the store (nvme), else kNone. Of a chunk
                                          // of another rank it is only read, when a run starts
@@ -44,18 +46,6 @@ struct Residents {
   std::array<std::uint64_t, kTiers> bytes{};  // nvme: of the virtual space
   std::uint64_t own_store_bytes = 0;          // extents of the chunks that this rank writes, one copy
   std::uint64_t scratch_total_bytes = 0;
-};
-
-// What decides how a rank's gradients are summed.
-struct GradientSums {
-  std::uint32_t contributions = 1;
-  bool replicated = false;  // sums go to the other replicas, in grad dtype
-
-  // The accumulator is fp32 and stands beside the sum.
-  bool separate_accumulator() const { return replicated && contributions > 1; }
-  DType sum_dtype(const ModelShape& model) const {
-    return contributions > 1 && !replicated ? DType::f32 : model.grad_dtype;
-  }
 };
 
 // Lays a rank's homes out from offset 0 of each arena.

@@ -40,7 +40,7 @@ class Planner {
   bool has_nvme() const { return request_.nvme_tier; }
   std::uint64_t ranks() const { return request_.ranks.ranks; }
   std::uint64_t sum_bytes() const {
-    const GradientSums sums{request_.contributions, request_.ranks.replicate_size() > 1};
+    const GradientSums sums(request_.ranks, request_.contributions);
     return dtype_bytes(sums.sum_dtype(request_.model));
   }
 
@@ -375,6 +375,7 @@ class Planner {
                  resident_bytes(tier, Item::piece) + resident_bytes(tier, Item::param_chunk));
       ledger.add(tier, "gradient sums", resident_bytes(tier, Item::grad_sum));
       ledger.add(tier, "gradient accumulators (fp32)", resident_bytes(tier, Item::accumulator));
+      ledger.add(tier, "local gradient sums (fp32)", resident_bytes(tier, Item::local_sum));
       ledger.add(tier, disk ? "optimizer state, one extent a chunk" : "optimizer state",
                  resident_bytes(tier, Item::state_chunk));
       if (disk) ledger.add(tier, "optimizer state, second extents (commits)", second_extents());

@@ -34,8 +34,11 @@ enum class OpKind : std::uint8_t {
   reduce_scatter,  // collective
   forward,
   backward,
-  recompute,  // compute, run by the executor
-  fold,       // adds one contribution of a chunk to its sum (compute lane on the device tier, else optimizer)
+  recompute,    // compute, run by the executor
+  accumulate,   // compute: adds this rank's contribution of a unit to its local sum
+  round_sum,    // compute: rounds the local sum of a unit to grad dtype
+  sum_group,    // compute: the sum of what a group's ranks contributed in a round, rounded
+  fold,         // adds one summand of a chunk to its sum (compute lane on the device tier, else optimizer)
   grad_stats,   // the verdict
   update,       // optimizer, predicated
   cast_param,   // optimizer: 16-bit parameters from the master, when a run starts
@@ -57,8 +60,10 @@ enum class Item : std::uint8_t {
   shared_grad,  // fp32 gradient of a tied use
   received,     // own part of the contributions of one round, those of all ranks one after another
   sum_piece,    // a unit's summed gradient (grad dtype) on the device, on its way between replicas
-  accumulator   // fp32 sum of an own chunk's contributions, where its grad_sum is grad dtype: its home or a
+  accumulator,  // fp32 sum of an own chunk's contributions, where its grad_sum is grad dtype: its home or a
                 // copy
+  local_sum,    // fp32 sum of a unit's contributions of this rank (Reduction::last)
+  group_sum     // the sum of a group's contributions of one round (grad dtype): own part, or the shard
 };
 
 // Which operand of a compute operation an access is.
@@ -135,9 +140,19 @@ struct Access {
 //   reduce_scatter, world: one round of contributions. `grads` (read): the unit's contribution of this rank,
 //   left
 //     out where it has none in the round; `received` (write): [contributions of the round][own part], left
-//     out where the own part is empty. micro_batch is the round's first contribution.
-// A fold reads from `received` where there are several ranks. Where a grad_sum is grad dtype though several
-// contributions are folded (replicas), the last fold has a third access: [2] the rounded sum (write).
+//     out where the own part is empty. micro_batch is the round's first contribution. Under Reduction::last
+//     it stands in the last round alone, all ranks send their rounded sum, and micro_batch is 0.
+//   reduce_scatter, shard group (Reduction::hierarchical): the same among the ranks of a replica, with the
+//     shard for the own part; left out where none of them has a contribution in the round.
+//   reduce_scatter, replicate group (Reduction::hierarchical): `grads`: this replica's group_sum of the
+//   shard;
+//     `received`: [group_sums of the round][own part].
+// accumulate: [0] the contribution (read), [1] the local sum (written by the rank's first, updated after).
+// round_sum: [0] the local sum (read), [1] what is exchanged (write). sum_group: [0] what was received
+// (read), [1] the group_sum (write); micro_batch is the first contribution in it.
+// A fold reads from `received` or a group_sum where there are several ranks; its micro_batch is the summand.
+// Where a grad_sum is grad dtype though several summands are folded (replicas), the last fold has a third
+// access: [2] the rounded sum (write).
 // grad_stats joins the verdicts of all ranks and is on the collective lane where there are several.
 struct Op {
   OpKind kind = OpKind::commit;
@@ -177,10 +192,20 @@ enum class UpdateTime : std::uint8_t {
   backward
 };
 
+// In what order the contributions of a step are added up (reduction.h). All but `each` are equal to it, and
+// to other numbers of ranks, only to rounding.
+enum class Reduction : std::uint8_t {
+  each,         // the owner of a chunk folds every contribution, in ascending order (contract C1)
+  last,         // a rank adds up its own first; one exchange a step
+  grouped,      // the contributions of a round are added up first; then the rounds are folded
+  hierarchical  // the contributions of a replica's ranks in a round are added up first; replicas are folded
+};
+
 struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   UpdateTime updates = UpdateTime::next_forward;
   std::uint32_t contributions = 1;  // C
+  std::uint32_t summands = 1;       // that the owner of a chunk folds: C, or fewer sums of some
   std::vector<Slot> slots;
   std::vector<Op> ops;
   std::array<std::uint64_t, kTiers>
@@ -198,6 +223,7 @@ std::string_view name_of(Lane lane);
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Item item);
 std::string_view name_of(ProgramKind kind);
+std::string_view name_of(Reduction reduction);
 
 constexpr bool completes_in_order(Lane lane) {
   return lane != Lane::nvme && lane != Lane::store;

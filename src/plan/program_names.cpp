@@ -68,6 +68,12 @@ std::string_view name_of(OpKind kind) {
       return "backward";
     case OpKind::recompute:
       return "recompute";
+    case OpKind::accumulate:
+      return "accumulate";
+    case OpKind::round_sum:
+      return "round_sum";
+    case OpKind::sum_group:
+      return "sum_group";
     case OpKind::fold:
       return "fold";
     case OpKind::grad_stats:
@@ -114,6 +120,10 @@ std::string_view name_of(Item item) {
       return "sum_piece";
     case Item::accumulator:
       return "accumulator";
+    case Item::local_sum:
+      return "local_sum";
+    case Item::group_sum:
+      return "group_sum";
   }
   return "unknown item";
 }
@@ -136,6 +146,20 @@ std::string_view name_of(ProgramKind kind) {
       return "visit";
   }
   return "unknown program";
+}
+
+std::string_view name_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::each:
+      return "each";
+    case Reduction::last:
+      return "last";
+    case Reduction::grouped:
+      return "grouped";
+    case Reduction::hierarchical:
+      return "hierarchical";
+  }
+  return "unknown reduction";
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 
 #include "src/plan/chunk_table.h"
 #include "src/plan/closed_form.h"
+#include "src/plan/program.h"
 
 namespace terrace {
 
@@ -21,6 +22,7 @@ struct RankShape {
   Stage stage = Stage::parameters;
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;  // under Stage::parameters alone: hybrid sharding where above 1; divides ranks
+  Reduction reduction = Reduction::each;
 
   std::uint32_t replicate_size() const { return stage == Stage::replicated ? ranks : replicas; }  // R
   std::uint32_t shard_size() const { return ranks / replicate_size(); }                           // S

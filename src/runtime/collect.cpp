@@ -68,20 +68,33 @@ void Runtime::all_gather(const Op& op) {
                    {base, unit.padded_numel() * element});
 }
 
-// One round of a unit's contributions: each rank's to the owners of its parts.
+// One round of a unit's contributions: each rank's to the owners of its parts, or to the holders of its
+// shards in the same replica; or a replica's sums of a shard to the owners of its parts.
 void Runtime::reduce_scatter(const Op& op) {
   check(parts_.groups != nullptr, "{} without a communicator", name_of(op.kind));
   const RankTable& table = parts_.plan->ranks;
-  Communicator& world = *parts_.groups->world;
+  const std::uint32_t self = parts_.plan->rank;
+  const bool shards = op.group == RankGroup::shard;
+  const bool replicas = op.group == RankGroup::replicate;
+  Communicator& group = shards     ? *parts_.groups->shard
+                        : replicas ? *parts_.groups->replicate
+                                   : *parts_.groups->world;
+  const auto range_of = [&](std::uint32_t rank) {
+    return shards ? table.shard_range(op.unit, rank) : table.own_range(op.unit, rank);
+  };
   const DType dtype = parts_.model->grad_dtype;
   const std::uint64_t element = dtype_bytes(dtype);
   const UnitShape& unit = parts_.model->units[op.unit];
-  const std::uint32_t present = std::min(table.ranks(), current_->program.contributions - op.micro_batch);
-  const std::uint64_t own = table.own_range(op.unit, parts_.plan->rank).numel();
+  const Summands summands(table.shape(), current_->program.contributions);
+  const std::uint32_t present = summands.senders(op.group, self, op.micro_batch / table.ranks());
+  const std::uint64_t own = range_of(self).numel();
+  const std::uint64_t begin = replicas ? table.shard_range(op.unit, self).begin : 0;  // of what is sent
   std::vector<Part> sent, received;
-  for (std::uint32_t rank = 0; rank < table.ranks(); ++rank) {
-    sent.push_back(part_of(table.own_range(op.unit, rank)));
-    received.push_back(rank < present ? Part{rank * own, own} : Part{});
+  for (const int rank : group.world_ranks()) {
+    const Part part = part_of(range_of(static_cast<std::uint32_t>(rank)));
+    sent.push_back({part.offset - std::min(part.offset, begin), part.numel});
+    const std::uint64_t place = received.size();
+    received.push_back(place < present ? Part{place * own, own} : Part{});
   }
   std::optional<std::span<const std::byte>> gradient;
   std::span<std::byte> into;
@@ -92,7 +105,7 @@ void Runtime::reduce_scatter(const Op& op) {
   }
   check(into.size() == present * own * element, "{} bytes for {} contributions of {} elements", into.size(),
         present, own);
-  world.all_to_all({unit.name, op.unit, inputs_->step}, wire_type(dtype), sent, gradient, received, into);
+  group.all_to_all({unit.name, op.unit, inputs_->step}, wire_type(dtype), sent, gradient, received, into);
 }
 
 // The whole gradient's sum, and which tensors no rank's contributions have touched: one all-reduce.

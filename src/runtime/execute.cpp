@@ -1,5 +1,6 @@
 // What each kind of operation does.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -34,6 +35,10 @@ void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
     case OpKind::backward:
     case OpKind::recompute:
       return compute(op, leases);
+    case OpKind::accumulate:
+    case OpKind::round_sum:
+    case OpKind::sum_group:
+      return add_up(op, leases);
     case OpKind::fold:
       return fold(op, leases);
     case OpKind::grad_stats:
@@ -78,17 +83,48 @@ void Runtime::compute(const Op& op, const std::vector<Lease>& leases) {
   parts_.executor->run(call);
 }
 
+// Sums before the fold: in fp32, in ascending order, rounded once.
+void Runtime::add_up(const Op& op, const std::vector<Lease>& leases) {
+  const DType dtype = parts_.model->grad_dtype;
+  const std::uint64_t element = dtype_bytes(dtype);
+  if (op.kind == OpKind::accumulate) {
+    const bool first = op.accesses[1].mode == AccessMode::write;
+    fold_chunk({leases[0].data(), dtype}, reinterpret_cast<float*>(leases[1].data()),
+               op.accesses[0].bytes / element, {first, false}, {});
+    return;
+  }
+  const std::uint64_t numel = op.accesses[1].bytes / element;
+  if (op.kind == OpKind::round_sum) {
+    cast_values(reinterpret_cast<const float*>(leases[0].data()), leases[1].data(), dtype, numel);
+    return;
+  }
+  const std::uint64_t count = op.accesses[0].bytes / op.accesses[1].bytes;
+  constexpr std::uint64_t kPiece = 16 * kBlockNumel;
+  parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
+    std::array<float, kBlockNumel> sum;
+    const std::uint64_t end = std::min(numel, (piece + 1) * kPiece);
+    for (std::uint64_t begin = piece * kPiece; begin < end; begin += kBlockNumel) {
+      const std::uint64_t size = std::min<std::uint64_t>(kBlockNumel, end - begin);
+      for (std::uint64_t k = 0; k < count; ++k) {
+        terrace::fold(leases[0].data() + (k * numel + begin) * element, dtype, sum.data(), size,
+                      {k == 0, false}, nullptr);
+      }
+      cast_to(dtype, sum.data(), leases[1].data() + begin * element, size);
+    }
+  });
+}
+
 void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
   const Chunk& chunk = parts_.plan->chunks[op.chunk];
-  const std::uint32_t contributions = current_->program.contributions;
+  const std::uint32_t summands = current_->program.summands;
   const std::span<double> sums{block_sums_.data() + first_block_[op.chunk], chunk.numel / kBlockNumel};
   const GradientView gradient{leases[0].data(), parts_.model->grad_dtype};
-  if (contributions == 1) {
+  if (summands == 1) {
     if (leases.size() > 1) std::memcpy(leases[1].data(), leases[0].data(), op.accesses[0].bytes);
     chunk_stats(gradient, chunk.numel, sums);
     leave_out(gradient, chunk.numel, frozen_[op.chunk], sums);
   } else {
-    const bool last = op.micro_batch + 1 == contributions;
+    const bool last = op.micro_batch + 1 == summands;
     fold_chunk(gradient, reinterpret_cast<float*>(leases[1].data()), chunk.numel, {op.micro_batch == 0, last},
                sums);
     if (last) leave_out({leases[1].data(), DType::f32}, chunk.numel, frozen_[op.chunk], sums);
@@ -139,7 +175,7 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
     segments.push_back(
         {segment.offset, segment.numel(), unit.tensors[segment.tensor].group, steps[s], was_touched});
   }
-  const GradientSums sums{current_->program.contributions, parts_.plan->ranks.shape().replicate_size() > 1};
+  const GradientSums sums(parts_.plan->ranks.shape(), current_->program.contributions);
   const DType sum_dtype = sums.sum_dtype(*parts_.model);
   update_chunk({streams[0], streams[1], streams[2]}, {streams[0], streams[1], streams[2]},
                {leases[1].data(), sum_dtype}, {leases[2].data(), param_dtype}, chunk.numel, segments,

@@ -135,6 +135,7 @@ class Runtime {
   void execute(OpId id);
   void execute_now(const Op& op, std::vector<Lease>& leases);
   void compute(const Op& op, const std::vector<Lease>& leases);
+  void add_up(const Op& op, const std::vector<Lease>& leases);
   void fold(const Op& op, const std::vector<Lease>& leases);
   void decide();
   void commit();

@@ -39,7 +39,7 @@ std::string placement_text(const Plan& plan, const PlanRequest& request) {
   std::string text = "where each class of data goes\n";
   text += fmt::format("  {:<20} {}\n", "parameters",
                       where(plan.placement.parameters, chunk_bytes(dtype_bytes(model.param_dtype))));
-  const GradientSums sums{request.contributions, request.ranks.replicate_size() > 1};
+  const GradientSums sums(request.ranks, request.contributions);
   text += fmt::format("  {:<20} {}\n", "gradients",
                       where(plan.placement.gradients, chunk_bytes(dtype_bytes(sums.sum_dtype(model)))));
   text +=

@@ -20,7 +20,7 @@ struct Held {
 
 Held held_by(const Plan& plan, const ModelShape& model) {
   Held held;
-  const GradientSums sums{plan.programs[0].contributions, plan.ranks.shape().replicate_size() > 1};
+  const GradientSums sums(plan.ranks.shape(), plan.programs[0].contributions);
   for (std::uint32_t c = 0; c < plan.chunks.size(); ++c) {
     const std::uint64_t numel = plan.chunks[c].numel;
     if (plan.ranks.keeps_parameters(plan.rank, c)) held.parameters += numel * dtype_bytes(model.param_dtype);
@@ -37,6 +37,9 @@ Held held_by(const Plan& plan, const ModelShape& model) {
     const std::uint64_t whole = plan.pools[static_cast<std::size_t>(Pool::contribution)];
     held.gradients = std::max(held.gradients, whole);
   }
+  for (const Slot& slot : plan.residents.slots) {
+    if (slot.item == Item::local_sum) held.accumulators += slot.bytes;
+  }
   return held;
 }
 
@@ -45,8 +48,9 @@ std::optional<std::uint64_t> closed_form_numel(const RankShape& shape, std::uint
                                                std::uint64_t contributions) {
   if (padded % shape.ranks != 0 || contributions % shape.ranks != 0) return std::nullopt;
   const std::uint64_t rounds = contributions / shape.ranks;
-  return shape.replicas > 1 ? hybrid_sent_numel(padded, shape.shard_size(), shape.replicas, rounds)
-                            : sent_numel(shape.stage, padded, shape.ranks, rounds);
+  const Reduction order = Summands(shape, static_cast<std::uint32_t>(contributions)).order();
+  return shape.replicas > 1 ? hybrid_sent_numel(padded, shape.shard_size(), shape.replicas, rounds, order)
+                            : sent_numel(shape.stage, padded, shape.ranks, rounds, order);
 }
 
 std::string name_of(const RankShape& shape) {
@@ -55,7 +59,16 @@ std::string name_of(const RankShape& shape) {
   return kNames[static_cast<std::size_t>(shape.stage)];
 }
 
-std::string line_of(PlanRequest request, const RankShape& shape) {
+// The order that was asked for, where a stage has it.
+Reduction reduction_of(Reduction wanted, const RankShape& shape) {
+  const bool has = wanted == Reduction::last           ? shape.stage <= Stage::optimizer
+                   : wanted == Reduction::hierarchical ? shape.replicas > 1
+                                                       : true;
+  return has ? wanted : Reduction::each;
+}
+
+std::string line_of(PlanRequest request, RankShape shape) {
+  shape.reduction = reduction_of(request.ranks.reduction, shape);
   request.ranks = shape;
   const std::vector<Plan> plans = make_plans(request);
   if (!plans[0].fits) return fmt::format("  {:<16} does not fit the budgets\n", name_of(shape));

@@ -33,9 +33,9 @@ TEST(CheckFamily, RefusesCollectivesInAnotherOrder) {
         const Op &a = program.ops[order[i]], &b = program.ops[order[i + 1]];
         StepProgram changed = program;
         std::swap(changed.ops[order[i]], changed.ops[order[i + 1]]);
-        // Gathers of a shard and of replicas have one rank in common: a swap on one rank makes nobody wait
+        // A shard group and a replicate group have one rank in common: a swap on one rank makes nobody wait
         // for ever.
-        const bool apart = a.kind == OpKind::all_gather && b.kind == OpKind::all_gather && a.group != b.group;
+        const bool apart = a.group != RankGroup::world && b.group != RankGroup::world && a.group != b.group;
         EXPECT_EQ(run.family_rules(1, changed).contains(Rule::collective), !apart)
             << words(shape) << ": " << describe_op(changed, order[i]) << " before "
             << describe_op(changed, order[i + 1]);

@@ -104,7 +104,7 @@ TEST(NextForward, AnUpdateTakesTheSumOfTheStepBefore) {
     EXPECT_THAT(all_texts(step),
                 HasSubstr(contributions == 1 ? "which holds contribution 0 of unit 2; wanted the sum of "
                                                "chunk 4 of the step before"
-                                             : "which holds the sum of chunk 4 over 2 contributions; "
+                                             : "which holds the sum of chunk 4 over 2 summands; "
                                                "wanted the sum of chunk 4 of the step before"));
   }
 }
@@ -256,9 +256,8 @@ TEST(Backward, AnUpdateTakesItsStateFromTheStoreAndTheWholeSum) {
   options.grad_homes = {Tier::host};
   step = tiny_step(options);
   put_at(step, of_chunk(step.program, OpKind::update, 4), of_chunk(step.program, OpKind::fold, 4) + 1);
-  EXPECT_THAT(all_texts(step),
-              HasSubstr("which holds the sum of chunk 4 over 1 contributions; wanted the sum "
-                        "of chunk 4 over 2 contributions"));
+  EXPECT_THAT(all_texts(step), HasSubstr("which holds the sum of chunk 4 over 1 summands; wanted the sum "
+                                         "of chunk 4 over 2 summands"));
 }
 
 TEST(Backward, AStateIsWrittenOnceOrCarried) {

@@ -285,6 +285,83 @@ TEST(CheckRanks, RefusesASumThatIsRoundedBeforeItsEnd) {
   EXPECT_EQ(run.rules(0, changed), std::set<Rule>{Rule::operand});
 }
 
+// A rank's own sum: of all of its contributions, once, and not the contribution in its place.
+TEST(CheckRanks, RefusesALocalSumThatIsNotWhole) {
+  for (const RankShape& shape : {kLast, kLastSharded}) {
+    const RankedRun run = run_of(shape, 3, UpdateTime::next_forward);  // rank 0 has two, rank 1 one
+    const StepProgram program = run.program(0);
+    EXPECT_EQ(program.summands, 2u);
+    StepProgram changed = program;
+    changed.summands = 3;
+    EXPECT_TRUE(has(run.rules(0, changed), Rule::count));
+    const OpId rounds = first(program, OpKind::round_sum);
+    std::set<Rule> rules = run.rules(0, without(program, rounds));
+    EXPECT_TRUE(has(rules, Rule::count));
+    EXPECT_TRUE(has(rules, Rule::operand));  // the last contribution alone would be sent
+    // Rounded before the last contribution is added.
+    changed = program;
+    const std::uint32_t unit = program.ops[rounds].unit;
+    const OpId adds = first(program, [&](const Op& op) {
+      return op.kind == OpKind::accumulate && op.unit == unit && op.micro_batch == 2;
+    });
+    ASSERT_LT(adds, rounds);
+    std::swap(changed.ops[adds], changed.ops[rounds]);
+    EXPECT_FALSE(run.rules(0, changed).empty());
+    // The first contribution is added to what was there before.
+    changed = program;
+    changed.ops[first(program, OpKind::accumulate)].accesses[1].mode = AccessMode::update;
+    EXPECT_TRUE(has(run.rules(0, changed), Rule::operand));
+    // Added twice; to the sum of another unit.
+    changed = program;
+    changed.ops[first(program, OpKind::accumulate)].micro_batch = 2;
+    EXPECT_TRUE(has(run.rules(0, changed), Rule::count));
+    changed = program;
+    const std::vector<SlotId>& homes = run.plans[0].residents.local_sum_home;
+    Op& other = changed.ops[first(program, OpKind::accumulate)];
+    other.accesses[1].slot = homes[other.unit == 0 ? 1 : 0];
+    other.accesses[1].bytes = std::min(other.accesses[1].bytes, changed.slots[other.accesses[1].slot].bytes);
+    EXPECT_FALSE(run.rules(0, changed).empty());
+    // Exchanged each round, as it would be without a local sum.
+    CheckInput input = run.input(0);
+    input.ranks.reduction = Reduction::each;
+    EXPECT_FALSE(check_program(program, input).empty());
+  }
+}
+
+TEST(CheckRanks, RefusesAGroupsSumOfOtherContributions) {
+  for (const RankShape& shape : {kGrouped, kHierarchical}) {
+    const RankedRun run = run_of(shape, 2 * shape.ranks, UpdateTime::next_forward);
+    const StepProgram program = run.program(0);
+    EXPECT_EQ(program.summands, shape.reduction == Reduction::grouped ? 2u : 4u);
+    const OpId id = first(program, OpKind::sum_group);
+    StepProgram changed = program;
+    changed.ops[id].accesses[0].bytes /= 2;
+    EXPECT_TRUE(has(run.rules(0, changed), Rule::operand));
+    changed = program;
+    changed.ops[id].micro_batch += shape.ranks;  // of the other round
+    std::set<Rule> rules = run.rules(0, changed);
+    EXPECT_TRUE(has(rules, Rule::count));
+    EXPECT_TRUE(has(rules, Rule::operand));
+    rules = run.rules(0, without(program, id));
+    EXPECT_TRUE(has(rules, Rule::count));
+    EXPECT_TRUE(has(rules, Rule::undefined));
+    // A fold of what was received in place of the sum.
+    for (const RankShape& other : {kGrouped, kHierarchical}) {
+      if (other.reduction == shape.reduction) continue;
+      CheckInput input = run.input(0);
+      input.ranks.reduction = other.reduction;
+      EXPECT_FALSE(check_program(program, input).empty());
+    }
+  }
+  // Between replicas go sums, not contributions.
+  const RankedRun run = run_of(kHierarchical, 4, UpdateTime::next_forward);
+  StepProgram changed = run.program(0);
+  Op& between = changed.ops[first(changed, OpKind::reduce_scatter, RankGroup::replicate)];
+  const Op& within = changed.ops[first(changed, OpKind::reduce_scatter, RankGroup::shard)];
+  between.accesses[0].slot = within.accesses[0].slot;
+  EXPECT_TRUE(has(run.rules(0, changed), Rule::operand));
+}
+
 TEST(CheckRanks, RefusesMeshesAndOwnersThatAreNone) {
   const RankedRun run = run_of(kHybrid, 1, UpdateTime::next_forward);
   const StepProgram program = run.program(0);

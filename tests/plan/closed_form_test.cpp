@@ -53,6 +53,15 @@ TEST(ClosedForm, HybridIsStageThreeWithOneReplicaAndStageZeroWithOneShard) {
   }
 }
 
+TEST(ClosedForm, SumsMadeBeforeTheFoldSendLess) {
+  // Once a step, whatever M is.
+  for (const std::uint64_t m : {1u, 2u, 7u})
+    EXPECT_EQ(sent_numel(Stage::optimizer, 400, 4, m, Reduction::last), 2u * 300);
+  EXPECT_EQ(sent_numel(Stage::gradients, 400, 4, 3, Reduction::grouped), 4u * 300);
+  // 2 shards x 2 replicas, 2 contributions each: P/2 within the replica, P/4 of sums to the other one.
+  EXPECT_EQ(hybrid_sent_numel(400, 2, 2, 2, Reduction::hierarchical), 2u * (200 + 100) + 100 + 4 * 200);
+}
+
 TEST(ClosedForm, HybridInBetween) {
   // 2 shards x 2 replicas, 2 contributions each: 3/4 of P to owners each, P/4 to the other replica, P/2 twice
   // each.

@@ -90,9 +90,12 @@ PlanRequest small_request(const RankShape& shape, std::uint32_t contributions, U
 }
 
 TEST(CompileRanks, DroppedWaitsAreAllRefused) {
-  for (const RankShape& shape : {RankShape{Stage::replicated, 2, 1}, RankShape{Stage::optimizer, 2, 1},
-                                 RankShape{Stage::gradients, 3, 1}, RankShape{Stage::parameters, 2, 1},
-                                 RankShape{Stage::parameters, 4, 2}}) {
+  for (const RankShape& shape :
+       {RankShape{Stage::replicated, 2, 1}, RankShape{Stage::optimizer, 2, 1},
+        RankShape{Stage::gradients, 3, 1}, RankShape{Stage::parameters, 2, 1},
+        RankShape{Stage::parameters, 4, 2}, RankShape{Stage::replicated, 2, 1, Reduction::last},
+        RankShape{Stage::gradients, 2, 1, Reduction::grouped},
+        RankShape{Stage::parameters, 4, 2, Reduction::hierarchical}}) {
     for (const std::uint32_t contributions : {1u, 3u}) {
       for (const UpdateTime updates : kUpdateTimes) {
         const PlanRequest request = small_request(shape, contributions, updates);
@@ -143,8 +146,9 @@ std::uint64_t sent_bytes(const Op& op, const RankTable& table, std::uint32_t ran
     return bytes(Role::mine) * (group.size() - 1);
   }
   if (op.kind != OpKind::reduce_scatter) return 0;
-  const std::uint64_t round = std::min(contributions - op.micro_batch, table.ranks());
-  return bytes(Role::grads) - bytes(Role::received) / round;
+  const Summands summands(table.shape(), contributions);
+  const std::uint64_t senders = summands.senders(op.group, rank, op.micro_batch / table.ranks());
+  return bytes(Role::grads) - bytes(Role::received) / senders;
 }
 
 TEST(CompileRanks, SendsWhatTheClosedFormsSay) {
@@ -158,14 +162,14 @@ TEST(CompileRanks, SendsWhatTheClosedFormsSay) {
         const std::uint64_t n = shape.ranks, shards = shape.shard_size();
         std::uint64_t numel = 0;
         if (shape.stage == Stage::parameters) {
-          numel = hybrid_sent_numel(kNumel, shards, shape.replicas, rounds);
+          numel = hybrid_sent_numel(kNumel, shards, shape.replicas, rounds, shape.reduction);
           if (shape.replicas == 1) {
             EXPECT_EQ(numel, sent_numel(shape.stage, kNumel, n, rounds));
           }
           // The forms count a gather for the last unit's forward, which is one with its backward.
           numel -= rounds * kLastNumel / shards * (shards - 1);
         } else {
-          numel = sent_numel(shape.stage, kNumel, n, rounds);
+          numel = sent_numel(shape.stage, kNumel, n, rounds, shape.reduction);
         }
         for (const Plan& plan : make_plans(request)) {
           ASSERT_TRUE(plan.fits);

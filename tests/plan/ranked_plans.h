@@ -15,10 +15,11 @@ namespace terrace::testing_models {
 
 inline std::string words(const RankShape& shape) {
   return "stage " + std::to_string(static_cast<int>(shape.stage)) + ", " + std::to_string(shape.ranks) +
-         " ranks, " + std::to_string(shape.replicas) + " replicas";
+         " ranks, " + std::to_string(shape.replicas) + " replicas, reduce " +
+         std::string(name_of(shape.reduction));
 }
 
-// Every stage at 1 to 4 ranks, and hybrids.
+// Every stage at 1 to 4 ranks, hybrids, and the orders in which contributions may be added up.
 inline std::vector<RankShape> mesh_shapes() {
   std::vector<RankShape> shapes;
   for (std::uint32_t n = 1; n <= 4; ++n) {
@@ -28,6 +29,14 @@ inline std::vector<RankShape> mesh_shapes() {
   for (const auto& [shards, replicas] :
        {std::pair{2u, 2u}, std::pair{2u, 1u}, std::pair{1u, 2u}, std::pair{3u, 2u}})
     shapes.push_back({Stage::parameters, shards * replicas, replicas});
+  shapes.insert(shapes.end(), {{Stage::replicated, 2, 1, Reduction::last},
+                               {Stage::optimizer, 3, 1, Reduction::last},
+                               {Stage::replicated, 3, 1, Reduction::grouped},
+                               {Stage::gradients, 2, 1, Reduction::grouped},
+                               {Stage::parameters, 3, 1, Reduction::grouped},
+                               {Stage::parameters, 4, 2, Reduction::grouped},
+                               {Stage::parameters, 4, 2, Reduction::hierarchical},
+                               {Stage::parameters, 6, 2, Reduction::hierarchical}});
   return shapes;
 }
 
@@ -39,8 +48,12 @@ inline std::vector<const StepProgram*> family(const std::vector<Plan>& plans, Pr
 }
 
 inline CheckRanks mesh_of(const Plan& plan) {
-  return {plan.ranks.ranks(), 0, plan.ranks.shape().shard_size(), plan.ranks.shape().replicate_size(),
-          plan.ranks.shape().keeps_all_parameters()};
+  return {plan.ranks.ranks(),
+          0,
+          plan.ranks.shape().shard_size(),
+          plan.ranks.shape().replicate_size(),
+          plan.ranks.shape().keeps_all_parameters(),
+          plan.ranks.shape().reduction};
 }
 
 // What ranks do together, a line each. For messages.

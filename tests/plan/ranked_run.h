@@ -14,8 +14,12 @@ namespace terrace::testing_models {
 
 inline const RankShape kReplicated{Stage::replicated, 2, 1}, kOptimizer{Stage::optimizer, 2, 1},
     kGradients{Stage::gradients, 3, 1}, kParameters{Stage::parameters, 2, 1},
-    kHybrid{Stage::parameters, 4, 2};
-inline const std::vector<RankShape> kShapes{kReplicated, kOptimizer, kGradients, kParameters, kHybrid};
+    kHybrid{Stage::parameters, 4, 2}, kLast{Stage::replicated, 2, 1, Reduction::last},
+    kLastSharded{Stage::optimizer, 2, 1, Reduction::last},
+    kGrouped{Stage::parameters, 2, 1, Reduction::grouped},
+    kHierarchical{Stage::parameters, 4, 2, Reduction::hierarchical};
+inline const std::vector<RankShape> kShapes{kReplicated, kOptimizer,   kGradients, kParameters,  kHybrid,
+                                            kLast,       kLastSharded, kGrouped,   kHierarchical};
 inline constexpr UpdateTime kUpdateTimes[] = {UpdateTime::next_forward, UpdateTime::backward};
 
 struct RankedRun {

@@ -44,7 +44,7 @@ TinyWriter::TinyWriter(const TinyOptions& options)
     : options_(options), input_(tiny_input(options)), builder_(0) {
   builder_.program.kind = options.kind;
   builder_.program.updates = options.updates;
-  builder_.program.contributions = options.contributions;
+  builder_.program.contributions = builder_.program.summands = options.contributions;
   for (std::uint32_t c = 0; c < input_.chunks.size(); ++c) {
     const CheckChunk& chunk = input_.chunks[c];
     param_home_.push_back(slot(chunk.param_home, Item::param_chunk, chunk.unit, c, 2 * chunk.numel, true));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "io/io_hooks.h"
@@ -29,6 +30,16 @@ std::string memory_folder() {
 const RankShape kMeshes[] = {{Stage::replicated, 2, 1}, {Stage::replicated, 3, 1}, {Stage::optimizer, 2, 1},
                              {Stage::gradients, 3, 1},  {Stage::parameters, 2, 1}, {Stage::parameters, 4, 1},
                              {Stage::parameters, 4, 2}, {Stage::parameters, 2, 2}};
+
+// Contributions added up in other orders: not the bits of one rank, but the same on every mesh that adds up
+// the same ones.
+const std::vector<std::vector<RankShape>> kReductions = {
+    {{Stage::replicated, 2, 1, Reduction::last}, {Stage::optimizer, 2, 1, Reduction::last}},
+    {{Stage::replicated, 2, 1, Reduction::grouped},
+     {Stage::optimizer, 2, 1, Reduction::grouped},
+     {Stage::gradients, 2, 1, Reduction::grouped},
+     {Stage::parameters, 2, 1, Reduction::grouped},
+     {Stage::parameters, 4, 2, Reduction::hierarchical}}};
 
 std::string words_of(const PlanRequest& request, const RuntimeOptions& runtime) {
   return words(request.ranks) + ", " + std::to_string(request.contributions) + " contributions, " +
@@ -74,6 +85,35 @@ TEST_P(RankedRuntime, GivesTheBitsOfOneRankInEveryStageAndMode) {
         expect_same({{.adversarial = other == 0, .adversarial_seed = 300}});
       }
     }
+  }
+}
+
+TEST_P(RankedRuntime, OtherOrdersGiveTheSameBitsInEveryStageAndMode) {
+  const TempDir folder(memory_folder());
+  const ToyResult each = [&] {
+    PlanRequest request = tight_request(7, GetParam());
+    request.cut_ranks = 4;
+    return run_toy(request.model, make_plan(request), folder.file("each"));
+  }();
+  for (const auto& meshes : kReductions) {
+    std::optional<ToyResult> first;
+    for (const RankShape& mesh : meshes) {
+      PlanRequest request = tight_request(7, GetParam());
+      request.ranks = mesh;
+      request.cut_ranks = 4;
+      for (const RuntimeOptions& mode : {RuntimeOptions{}, RuntimeOptions{.adversarial = true},
+                                         RuntimeOptions{.adversarial = true, .adversarial_seed = 100}}) {
+        const std::string what = words_of(request, mode);
+        const Watchdog watchdog(what);
+        const ToyResult result =
+            run_toy(request.model, make_plans(request), folder.file("a"), {.runtime = mode});
+        if (!first) first = result;
+        EXPECT_EQ(result, *first) << what;
+      }
+    }
+    // To rounding the first step's gradient is the same; its sum is another.
+    EXPECT_NEAR(first->norms[0], each.norms[0], 1e-6 * each.norms[0]);
+    EXPECT_NE(first->hash, each.hash);
   }
 }
 
@@ -136,9 +176,10 @@ TEST_P(RankedRuntime, MostDroppedWaitsChangeAResultInAdversarialMode) {
       unseen += what + "\n";
     });
   };
-  for (const Stage stage : {Stage::replicated, Stage::parameters}) {
+  for (const RankShape& mesh : {RankShape{Stage::replicated, 2, 1}, RankShape{Stage::parameters, 2, 1},
+                                RankShape{Stage::optimizer, 2, 1, Reduction::last}}) {
     PlanRequest request = tight_request(3, GetParam());
-    request.ranks = {stage, 2, 1};
+    request.ranks = mesh;
     const std::vector<Plan> plans = make_plans(request);
     const ToyResult right = run_toy(request.model, plans, folder.file("b"));
     for (int kind = 0; kind < kProgramKinds; ++kind)
