@@ -53,6 +53,7 @@ void ConfigArguments::add_ranks_to(CLI::App& command) {
                      "0 to 3, no_shard, shard_grad_op, full_shard, hybrid_shard (ranks.stage)");
   command.add_option("--replicas", replicas, "Copies of the model under hybrid_shard (ranks.replicas)")
       ->type_name("R");
+  command.add_option("--reduce", reduce, "each, last, grouped (ranks.reduce)");
 }
 
 Config ConfigArguments::load() const {
@@ -61,6 +62,7 @@ Config ConfigArguments::load() const {
   if (!per_process.empty()) all.push_back("ranks.per_process=" + per_process);
   if (!stage.empty()) all.push_back("ranks.stage=\"" + stage + "\"");
   if (!replicas.empty()) all.push_back("ranks.replicas=" + replicas);
+  if (!reduce.empty()) all.push_back("ranks.reduce=\"" + reduce + "\"");
   all.insert(all.end(), more_overrides.begin(), more_overrides.end());
   return load_config(file, all);
 }

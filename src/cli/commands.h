@@ -29,7 +29,8 @@ struct ConfigArguments {
   std::vector<std::string>
       more_overrides;  // that stand after the file: "--set a.b=1 c.d=2" is understood too
 
-  std::string ranks, per_process, stage, replicas;  // --ranks and the like: short for --set ranks.count=N
+  std::string ranks, per_process, stage, replicas,
+      reduce;  // --ranks and the like: short for --set ranks.count=N
 
   void add_to(CLI::App& command);
   void add_ranks_to(CLI::App& command);

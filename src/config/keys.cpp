@@ -100,6 +100,18 @@ const std::vector<ConfigKey>& keys() {
              "`ranks.replicas` groups."),
       integer("ranks.replicas", F(ranks.replicas), "", {0, 1024},
               "Copies of the model under `hybrid_shard`; divides `ranks.count`. 0 = 2 there, else 1."),
+      choice("ranks.reduce", F(ranks.reduce), {"each", "last", "grouped"},
+             "In what order a step's contributions are added up. `each`: one by one, by the owner of each "
+             "part; the numbers do not depend on the ranks. `last`, under stages 0 and 1: each rank adds up "
+             "its own first, and ranks exchange once a step (`no_sync`); takes 4 bytes of device memory a "
+             "parameter. `grouped`: the contributions of all ranks first, then those of the next round, so "
+             "that one sum of 2 bytes a parameter goes to the host, not one from each rank. The last two are "
+             "equal to `each`, and to other numbers of ranks, only to rounding."),
+      choice("ranks.hybrid_reduce", F(ranks.hybrid_reduce), {"flat", "hierarchical"},
+             "Under `hybrid_shard`: `flat` sends every contribution to the one rank that adds all up; "
+             "`hierarchical` adds up within each replica first and sends only these sums between replicas, "
+             "a share of 1 / `(ranks.count / ranks.replicas)` of the traffic between them; equal to `flat` "
+             "only to rounding."),
       other(KeyForm::flag, "ranks.own_seeds", F(ranks.own_seeds),
             "As data-parallel programs do it: rank r draws its initial weights from seed `train.seed` + r, "
             "and rank 0's are broadcast before the first step; so the numbers stay those of `train.seed`. "

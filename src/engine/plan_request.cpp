@@ -19,6 +19,32 @@ std::optional<TierShares> shares_of(const PlacementShares& shares) {
   return TierShares{shares.device, shares.host, shares.nvme};
 }
 
+Reduction reduction_of(const Config::Ranks& ranks, bool hybrid) {
+  const bool by_levels = ranks.hybrid_reduce == "hierarchical";
+  if (by_levels && !hybrid) {
+    fail(ErrorCode::invalid_argument,
+         "ranks.hybrid_reduce = hierarchical with ranks.stage = {}: wanted "
+         "hybrid_shard, whose replicas it is between",
+         ranks.stage);
+  }
+  if (by_levels && ranks.reduce != "each") {
+    fail(ErrorCode::invalid_argument,
+         "ranks.hybrid_reduce = hierarchical with ranks.reduce = {}: wanted one of the two", ranks.reduce);
+  }
+  const bool whole_gradient = ranks.stage == "0" || ranks.stage == "no_shard" || ranks.stage == "1";
+  if (ranks.reduce == "last" && !whole_gradient) {
+    fail(
+        ErrorCode::invalid_argument,
+        "ranks.reduce = last with ranks.stage = {}: wanted stage 0 or 1, where a rank has room for its whole "
+        "gradient between contributions",
+        ranks.stage);
+  }
+  return by_levels                   ? Reduction::hierarchical
+         : ranks.reduce == "last"    ? Reduction::last
+         : ranks.reduce == "grouped" ? Reduction::grouped
+                                     : Reduction::each;
+}
+
 }  // namespace
 
 RankShape rank_shape(const Config& config) {
@@ -40,6 +66,7 @@ RankShape rank_shape(const Config& config) {
          "ranks.count = {} and ranks.replicas = {}: wanted replicas that divide the ranks", shape.ranks,
          shape.replicas);
   }
+  shape.reduction = reduction_of(ranks, hybrid);
   return shape;
 }
 

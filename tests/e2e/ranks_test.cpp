@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tests/e2e/tiny_run.h"
 
@@ -108,6 +109,55 @@ TEST_P(RanksTest, AStoreResumesAtAnyOtherNumberOfRanks) {
       ASSERT_EQ(rest.losses.size(), 2u);
       EXPECT_EQ(rest.losses[1], wanted.losses[2]) << name_of(next);
       EXPECT_EQ(rest.norms[1], wanted.norms[2]) << name_of(next);
+    }
+  }
+}
+
+struct Order {
+  const char* reduce;
+  const char* hybrid_reduce;
+  std::vector<Mesh> meshes;  // that add up the same contributions
+};
+
+// Contributions added up before the fold: near the numbers of one rank, and the same bits under every stage
+// and placement that adds up the same ones; those of one rank where nothing is to be added.
+TEST_P(RanksTest, OtherOrdersOfReductionAreNearAndAlikeInEveryStageAndPlacement) {
+  const Order orders[] = {
+      {"last", "flat", {{2, "0"}, {2, "1"}}},
+      {"last", "flat", {{3, "1"}, {3, "no_shard"}}},
+      {"grouped", "flat", {{2, "3"}, {2, "0"}, {2, "1"}, {2, "shard_grad_op"}}},
+      {"each", "hierarchical", {{4, "hybrid_shard", 2}}},
+  };
+  const Record one = run(cut(workspace_.config()));
+  const double tolerance = GetParam().compute == std::string("fp32") ? 1e-5 : 4e-3;
+  std::size_t place = GetParam().contributions;
+  for (const Order& order : orders) {
+    std::optional<Record> first;
+    for (const Mesh& mesh : order.meshes) {
+      const auto set = [&](Config config) {
+        config = on(cut(std::move(config)), mesh);
+        config.ranks.reduce = order.reduce;
+        config.ranks.hybrid_reduce = order.hybrid_reduce;
+        return config;
+      };
+      const std::string what = name_of(mesh) + ", " + order.reduce + ", " + order.hybrid_reduce;
+      const Record memory = run(set(workspace_.config()));
+      if (!first) first = memory;
+      EXPECT_EQ(memory, *first) << what;
+      Config config = set(workspace_.config_on_disk());
+      place_all(config, ++place % 2 == 0 ? only("nvme") : shares(0.3, 0.3, 0.4));
+      EXPECT_EQ(run(place % 3 == 0 ? with_least_budgets(config) : config), *first) << what << " on disk";
+    }
+    const std::uint32_t ranks = order.meshes[0].ranks;
+    const bool adds =
+        order.reduce == std::string("last") ? GetParam().contributions > ranks : GetParam().contributions > 1;
+    if (!adds) {
+      EXPECT_EQ(*first, one) << order.reduce;
+      continue;
+    }
+    for (std::size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(first->losses[step], one.losses[step], tolerance * one.losses[step]) << order.reduce;
+      EXPECT_NEAR(first->norms[step], one.norms[step], 10 * tolerance * one.norms[step]) << order.reduce;
     }
   }
 }

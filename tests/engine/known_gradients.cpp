@@ -60,8 +60,9 @@ class KnownExecutor : public Executor {
       if (reached) touched[t] = true;
       for (std::uint64_t i = 0; i < tensor.numel; ++i)
         *out++ = tensor.name == model_.infinite ? std::numeric_limits<float>::infinity()
-                 : reached                      ? gradient_value(tensor.name, i, step_, call.contribution)
-                                                : -0.0f;
+                 : !reached                     ? -0.0f
+                 : model_.gradient              ? model_.gradient(tensor.name, i, step_, call.contribution)
+                                                : gradient_value(tensor.name, i, step_, call.contribution);
     }
     std::fill(out, call.at<float>(Role::grads) + unit.padded_numel(), 0.0f);
   }

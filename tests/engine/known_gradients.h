@@ -21,6 +21,10 @@ struct KnownModel {
   std::vector<std::vector<Tensor>> units;
   // Does the contribution of the step (from 1) reach the tensor? Empty: all do.
   std::function<bool(const std::string& tensor, std::uint64_t step, std::uint32_t contribution)> reaches;
+  // Empty: gradient_value().
+  std::function<float(const std::string& tensor, std::uint64_t element, std::uint64_t step,
+                      std::uint32_t contribution)>
+      gradient = {};
   std::string infinite = {};  // a tensor whose gradient is not finite
   bool drops_states = true;   // of frozen blocks; false: they are cut like the others
 };

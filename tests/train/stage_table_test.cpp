@@ -93,5 +93,51 @@ TEST(RankShapeOf, StagesHaveTheirNamesAndRefuseMeshesThatAreNone) {
   EXPECT_THROW(shape("hybrid_shard", 3), Error);
 }
 
+TEST(RankShapeOf, OrdersOfReductionWantAStageThatHasThem) {
+  Config config;
+  config.ranks.count = 4;
+  const auto order = [&](const char* stage, const char* reduce, const char* hybrid) {
+    config.ranks.stage = stage;
+    config.ranks.reduce = reduce;
+    config.ranks.hybrid_reduce = hybrid;
+    return rank_shape(config).reduction;
+  };
+  const auto refusal = [&](const char* stage, const char* reduce, const char* hybrid) {
+    try {
+      order(stage, reduce, hybrid);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const char* stage : {"0", "no_shard", "1"}) EXPECT_EQ(order(stage, "last", "flat"), Reduction::last);
+  for (const char* stage : {"0", "1", "2", "3", "hybrid_shard"}) {
+    EXPECT_EQ(order(stage, "each", "flat"), Reduction::each);
+    EXPECT_EQ(order(stage, "grouped", "flat"), Reduction::grouped);
+  }
+  EXPECT_EQ(order("hybrid_shard", "each", "hierarchical"), Reduction::hierarchical);
+  for (const char* stage : {"2", "3", "hybrid_shard"}) {
+    EXPECT_THAT(refusal(stage, "last", "flat"),
+                testing::AllOf(testing::HasSubstr("ranks.reduce = last with ranks.stage = "),
+                               testing::HasSubstr("stage 0 or 1")));
+  }
+  EXPECT_THAT(refusal("3", "each", "hierarchical"), testing::HasSubstr("wanted hybrid_shard"));
+  EXPECT_THAT(refusal("hybrid_shard", "grouped", "hierarchical"), testing::HasSubstr("one of the two"));
+}
+
+// The table keeps the order where a stage has it, and shows what it costs and saves.
+TEST(StageTable, ShowsSumsMadeBeforeTheFold) {
+  PlanRequest request = testing_models::roomy_request(even_model(), 8, 4 * kBlockNumel);
+  request.ranks = {Stage::replicated, 4, 1, Reduction::last};
+  request.parameters = testing_models::kAllHost;
+  const auto lines = lines_of(stage_table(request));
+  request.ranks.reduction = Reduction::each;
+  const auto each = lines_of(stage_table(request));
+  EXPECT_NE(lines.at("0"), each.at("0"));
+  EXPECT_NE(lines.at("1"), each.at("1"));
+  EXPECT_EQ(lines.at("2"), each.at("2"));
+  EXPECT_EQ(lines.at("3"), each.at("3"));
+}
+
 }  // namespace
 }  // namespace terrace
