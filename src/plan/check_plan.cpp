@@ -16,7 +16,8 @@ CheckInput check_input(const ModelShape& model, const Plan& plan, std::uint32_t 
     const Chunk& chunk = plan.chunks[c];
     input.chunks.push_back({chunk.unit, chunk.begin, chunk.numel, plan.placement.optimizer_state[c],
                             plan.placement.parameters[c], state_slot_bytes(chunk),
-                            plan.ranks.owner(static_cast<std::uint32_t>(c)), chunk.master_only});
+                            plan.ranks.owner(static_cast<std::uint32_t>(c)), chunk.master_only,
+                            plan.ranks.keeps_whole(chunk.unit)});
   }
   const RankShape& shape = plan.ranks.shape();
   input.ranks = {

@@ -21,7 +21,8 @@ struct CheckChunk {
   Tier param_home = Tier::host;   // where a resident param_chunk (or piece) slot holds its 16-bit parameters
   std::uint64_t state_bytes = 0;  // all streams and the trailer
   std::uint32_t owner = 0;        // the rank that folds its contributions and writes its state to the store
-  bool frozen = false;  // no fold, no update, no sum; its state and parameters are those of the start
+  bool frozen = false;      // no fold, no update, no sum; its state and parameters are those of the start
+  bool kept_whole = false;  // every rank keeps its parameters, as it keeps those of the whole unit
 };
 
 // The ranks of the run; shards and replicas as rank_table.h says.

@@ -112,6 +112,10 @@ void check_mesh(const CheckInput& input, Findings& findings) {
   std::sort(sorted.begin(), sorted.end(), [](const CheckChunk* a, const CheckChunk* b) {
     return std::pair(a->unit, a->first_numel) < std::pair(b->unit, b->first_numel);
   });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i]->unit == sorted[i - 1]->unit && sorted[i]->kept_whole != sorted[i - 1]->kept_whole)
+      return refuse(fmt::format("unit {} is kept whole by every rank in part", sorted[i]->unit));
+  }
   // A run of one owner (one shard) ends where the next begins: none comes twice in a unit.
   const auto require_runs = [&](std::uint32_t parts, std::string_view what) {
     std::vector<bool> seen;

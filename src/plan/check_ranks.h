@@ -31,7 +31,9 @@ class RankView {
   bool holds(std::size_t chunk) const {
     return input_.chunks[chunk].owner % ranks_.shards == ranks_.rank % ranks_.shards;
   }
-  bool keeps_parameters(std::size_t chunk) const { return ranks_.keeps_all_parameters || holds(chunk); }
+  bool keeps_parameters(std::size_t chunk) const {
+    return ranks_.keeps_all_parameters || input_.chunks[chunk].kept_whole || holds(chunk);
+  }
   bool contributes(std::uint32_t k) const {
     return k < input_.contributions && k % ranks_.ranks == ranks_.rank;
   }

@@ -86,6 +86,15 @@ std::uint64_t hybrid_sent_numel(std::uint64_t padded_numel, std::uint64_t shards
   return contributions + sums + gathers;
 }
 
+std::uint64_t kept_whole_bytes(std::uint64_t kept_numel, std::uint64_t shards) {
+  return 2 * part(kept_numel, shards) * (shards - 1);
+}
+
+std::uint64_t kept_whole_unsent_numel(std::uint64_t kept_numel, std::uint64_t shards,
+                                      std::uint64_t contributions_per_rank) {
+  return (2 * contributions_per_rank - 1) * part(kept_numel, shards) * (shards - 1);
+}
+
 std::uint64_t optimizer_read_bytes(std::uint64_t numel) {
   return 12 * numel;
 }

@@ -33,6 +33,14 @@ std::uint64_t hybrid_state_bytes(std::uint64_t padded_numel, std::uint64_t shard
 std::uint64_t hybrid_sent_numel(std::uint64_t padded_numel, std::uint64_t shards, std::uint64_t replicas,
                                 std::uint64_t contributions_per_rank, Reduction reduction = Reduction::each);
 
+// Of Q padded elements in units that stay whole on every rank of a shard group of S (parts equal, else
+// invalid_argument): what a rank stores beside the states above, and what it sends less a step, as they are
+// gathered once and not twice for each of M contributions.
+//   stored: 2 Q (S-1)/S    not sent: (2 M - 1) Q (S-1)/S
+std::uint64_t kept_whole_bytes(std::uint64_t kept_numel, std::uint64_t shards);
+std::uint64_t kept_whole_unsent_numel(std::uint64_t kept_numel, std::uint64_t shards,
+                                      std::uint64_t contributions_per_rank);
+
 // NVMe traffic of the optimizer a step: 12 bytes an element each way, and 2 more written where the 16-bit
 // parameters live there too.
 std::uint64_t optimizer_read_bytes(std::uint64_t numel);

@@ -44,7 +44,7 @@ void Compiler::fetch_pieces(std::size_t visit) {
       if (!updates_in_backward() && kind_ != ProgramKind::eval) update_units(need.unit);
       // Without a contribution there is nothing to do with a piece that others do not wait for; its slot is
       // taken all the same, so that ranks find room for the next at one time.
-      const bool alone = ranks_.shape().keeps_all_parameters() && !renews(need.unit);
+      const bool alone = ranks_.keeps_whole(need.unit) && !renews(need.unit);
       if (visits_[need.visit].present || !alone) gather(need.unit, live.slot);
     }
     live.last_visit = need.visit;
@@ -54,7 +54,7 @@ void Compiler::fetch_pieces(std::size_t visit) {
 void Compiler::gather(std::uint32_t unit, SlotId piece) {
   if (renews(unit)) return renew(unit, piece);
   load_chunks(unit, piece, kept_chunks_[unit]);
-  if (ranks_.shape().keeps_all_parameters()) return;
+  if (ranks_.keeps_whole(unit)) return;
   all_gather(RankGroup::shard, unit, piece, dtype_bytes(model_.param_dtype), ranks_.shard_range(unit, rank_),
              {0, model_.units[unit].padded_numel()});
 }
@@ -102,7 +102,7 @@ void Compiler::all_gather(RankGroup group, std::uint32_t unit, SlotId slot, std:
   emitter_.emit(std::move(op));
 }
 
-// Every rank keeps all parameters, and those of other ranks are not yet this step's.
+// Every rank keeps the unit whole, and what other ranks update of it is not yet this step's.
 bool Compiler::renews(std::uint32_t unit) const {
   return !renewed_[unit] && kind_ != ProgramKind::eval;
 }
@@ -112,12 +112,13 @@ void Compiler::renew(std::uint32_t unit, SlotId piece) {
   renewed_[unit] = true;
   const std::uint64_t element = dtype_bytes(model_.param_dtype);
   const bool at_home = residents_.piece_home[unit] != kNone;
-  if (!at_home) load_chunks(unit, piece, own_chunks_[unit]);
-  all_gather(RankGroup::shard, unit, piece, element, ranks_.own_range(unit, rank_),
+  std::vector<std::uint32_t> held, foreign;
+  for (const std::uint32_t c : kept_chunks_[unit]) (ranks_.holds(rank_, c) ? held : foreign).push_back(c);
+  if (!at_home) load_chunks(unit, piece, held);
+  all_gather(RankGroup::shard, unit, piece, element, ranks_.shard_range(unit, rank_),
              {0, model_.units[unit].padded_numel()});
   if (at_home) return;
-  for (const std::uint32_t c : kept_chunks_[unit]) {
-    if (owns(c)) continue;
+  for (const std::uint32_t c : foreign) {
     const Chunk& chunk = chunks_[c];
     const Access source{piece, AccessMode::read, Role::none, chunk.begin * element, chunk.numel * element};
     const Access home = param_home(c, AccessMode::write);

@@ -48,7 +48,7 @@ Compiler::Compiler(const CompileInput& input, ProgramKind kind, const std::optio
     if (owns(c) && trains) folded_chunks_[u].push_back(c);
     if (ranks_.keeps_parameters(rank_, c)) kept_chunks_[u].push_back(c);
   }
-  renewed_.assign(units, !ranks_.shape().keeps_all_parameters());
+  for (std::uint32_t u = 0; u < units; ++u) renewed_.push_back(!ranks_.keeps_whole(u));
   live_pieces_.resize(units);
   outputs_.assign(units, kNone);
   saved_.assign(units, kNone);

@@ -72,8 +72,9 @@ Residents lay_out_residents(const ModelShape& model, const std::vector<Chunk>& c
   const std::uint64_t sum_bytes = dtype_bytes(sums.sum_dtype(model));
 
   // A unit whose parameters every rank keeps whole, all of them on the device, needs no gathered piece.
-  const bool keeps_all = ranks.shape().shard_size() == 1 || ranks.shape().keeps_all_parameters();
-  std::vector<bool> whole(model.units.size(), keeps_all);
+  std::vector<bool> whole;
+  for (std::uint32_t u = 0; u < model.units.size(); ++u)
+    whole.push_back(ranks.shape().shard_size() == 1 || ranks.keeps_whole(u));
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     if (placement.parameters[c] != Tier::device) whole[chunks[c].unit] = false;
   }

@@ -24,7 +24,8 @@ class Planner {
   explicit Planner(const PlanRequest& request) : request_(request) {
     const std::uint32_t cut_ranks = request.cut_ranks > 0 ? request.cut_ranks : request.ranks.ranks;
     plan_.chunks = cut_chunks(request.model, request.chunk_numel, cut_ranks);
-    plan_.ranks = RankTable(request.ranks, plan_.chunks, request.model.units.size());
+    plan_.ranks = RankTable(request.ranks, plan_.chunks, request.model.units.size(),
+                            small_units(request.model, request.persist_below_numel));
     list_classes();
     check_request();
     list_all_bytes();

@@ -22,6 +22,8 @@ struct PlanRequest {
   std::uint64_t chunk_numel = 1u << 20;
   RankShape ranks;
   std::uint32_t cut_ranks = 0;  // the number of ranks that chunks are cut for: a store's; 0 = ranks.ranks
+  // Where parameters are sharded, units all of whose tensors have fewer elements stay whole on every rank.
+  std::uint64_t persist_below_numel = 0;
   // Shares by tier; nothing = the planner's choice: the fastest tier gets what saves most traffic a byte.
   std::optional<TierShares> parameters;
   std::optional<TierShares> gradients;

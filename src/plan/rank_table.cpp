@@ -1,11 +1,26 @@
 #include "src/plan/rank_table.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "src/base/fail.h"
 
 namespace terrace {
 
-RankTable::RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, std::size_t units)
-    : shape_(shape) {
+std::vector<bool> small_units(const ModelShape& model, std::uint64_t below_numel) {
+  std::vector<bool> small;
+  for (const UnitShape& unit : model.units) {
+    small.push_back(below_numel > 0 &&
+                    std::all_of(unit.tensors.begin(), unit.tensors.end(),
+                                [&](const TensorShape& tensor) { return tensor.numel < below_numel; }));
+  }
+  return small;
+}
+
+RankTable::RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, std::size_t units,
+                     std::vector<bool> kept_units)
+    : shape_(shape), kept_units_(std::move(kept_units)) {
+  kept_units_.resize(units);
   const std::uint32_t n = shape.ranks;
   if (n == 0 || shape.replicas == 0 || n % shape.replicas != 0) {
     fail(ErrorCode::invalid_argument,

@@ -18,6 +18,7 @@ namespace terrace {
 //   of a replica (a shard group) hold all shards between them and gather parameters among them.
 // N = S * R. Stage 0 is S = 1, stages 1 to 3 are R = 1; under stages 1 and 2 every rank keeps all 16-bit
 // parameters nevertheless, and gathers them once a step; under stage 1 it has room for its whole gradient.
+// Under stage 3 (hybrid or not) that may be said of some units, which then stay whole on every rank.
 struct RankShape {
   Stage stage = Stage::parameters;
   std::uint32_t ranks = 1;
@@ -40,6 +41,10 @@ struct NumelRange {
   friend bool operator==(const NumelRange&, const NumelRange&) = default;
 };
 
+// [unit]: have all its tensors fewer than `below_numel` elements? With 0 none has, else a unit without
+// tensors has too.
+std::vector<bool> small_units(const ModelShape& model, std::uint64_t below_numel);
+
 // rank = replica * S + shard, as in src/collectives/mesh.h. Parts are consecutive runs of a unit's chunks, as
 // equal as whole chunks allow (part p of K chunks: [floor(p*K/N), floor((p+1)*K/N))), so nothing in a chunk
 // depends on N; which rank owns which part rotates from unit to unit, so that what cannot be cut evenly (a
@@ -47,8 +52,10 @@ struct NumelRange {
 class RankTable {
  public:
   RankTable() = default;
-  // Throws invalid_argument when replicas do not divide ranks, or exceed 1 under another stage.
-  RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, std::size_t units);
+  // kept_units, [unit]: what stays whole on every rank where parameters are sharded; empty = none. Throws
+  // invalid_argument when replicas do not divide ranks, or exceed 1 under another stage.
+  RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, std::size_t units,
+            std::vector<bool> kept_units = {});
 
   const RankShape& shape() const { return shape_; }
   std::uint32_t ranks() const { return shape_.ranks; }
@@ -58,9 +65,13 @@ class RankTable {
   std::uint32_t owner(std::uint32_t chunk) const { return owners_[chunk]; }
   // Does the rank hold the chunk's states (its own, and those of its shard)?
   bool holds(std::uint32_t rank, std::uint32_t chunk) const;
+  // Does every rank keep the unit's 16-bit parameters whole between steps, though it updates its shard alone?
+  bool keeps_whole(std::uint32_t unit) const {
+    return shape_.keeps_all_parameters() || (shape_.shard_size() > 1 && kept_units_[unit]);
+  }
   // Does the rank keep the chunk's 16-bit parameters between steps?
   bool keeps_parameters(std::uint32_t rank, std::uint32_t chunk) const {
-    return shape_.keeps_all_parameters() || holds(rank, chunk);
+    return keeps_whole(units_[chunk]) || holds(rank, chunk);
   }
   NumelRange own_range(std::uint32_t unit, std::uint32_t rank) const;
   NumelRange shard_range(std::uint32_t unit, std::uint32_t rank) const;
@@ -76,6 +87,7 @@ class RankTable {
   std::vector<std::uint64_t> borders_;  // [unit * (N + 1) + part]: first element
   std::vector<std::uint32_t> owners_;   // [chunk]
   std::vector<std::uint32_t> units_;    // [chunk]
+  std::vector<bool> kept_units_;        // [unit]
 };
 
 }  // namespace terrace

@@ -69,11 +69,33 @@ TEST(ClosedForm, HybridInBetween) {
   EXPECT_EQ(hybrid_state_bytes(400, 2), 3200u);
 }
 
+// Gathered twice for each contribution, or once: a rank sends its part to the others of its group.
+TEST(ClosedForm, KeptWholeIsStoredByAllAndGatheredOnce) {
+  for (const std::uint64_t shards : {1u, 2u, 4u, 8u}) {
+    for (const std::uint64_t m : {1u, 2u, 7u}) {
+      std::uint64_t gather = 0, foreign = 0;
+      for (std::uint64_t other = 1; other < shards; ++other) {
+        gather += 800 / shards;
+        foreign += 800 / shards;
+      }
+      EXPECT_EQ(kept_whole_unsent_numel(800, shards, m), 2 * m * gather - gather);
+      EXPECT_EQ(kept_whole_bytes(800, shards), 2 * foreign);
+      // All of it kept whole: parameters and what is sent are stage 2's.
+      EXPECT_EQ(model_state_bytes(Stage::parameters, 800, shards) + kept_whole_bytes(800, shards),
+                model_state_bytes(Stage::gradients, 800, shards));
+      EXPECT_EQ(sent_numel(Stage::parameters, 800, shards, m) - kept_whole_unsent_numel(800, shards, m),
+                sent_numel(Stage::gradients, 800, shards, m));
+    }
+  }
+}
+
 TEST(ClosedForm, RefusesWhatCannotBeCut) {
   EXPECT_THROW(model_state_bytes(Stage::optimizer, 10, 3), Error);
   EXPECT_THROW(sent_numel(Stage::parameters, 10, 0, 1), Error);
   EXPECT_THROW(hybrid_sent_numel(12, 4, 2, 1), Error);
   EXPECT_THROW(hybrid_state_bytes(12, 5), Error);
+  EXPECT_THROW(kept_whole_bytes(12, 5), Error);
+  EXPECT_THROW(kept_whole_unsent_numel(12, 0, 1), Error);
 }
 
 TEST(ClosedForm, OptimizerTraffic) {

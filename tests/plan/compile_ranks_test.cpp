@@ -36,7 +36,9 @@ PlanRequest sampled_request(const RankShape& shape, std::uint32_t contributions,
   request.recompute = sample % 2 == 0 ? Recompute::always : Recompute::never;
   request.slack = static_cast<int>(2 - sample / 3 % 3);
   request.ahead = sample % 5 != 1;
-  if (sample % 7 == 3) request.cut_ranks = 1;  // units of fewer chunks than ranks
+  if (sample % 7 == 3) request.cut_ranks = 1;                      // units of fewer chunks than ranks
+  static const std::uint64_t kPersist[] = {0, 65, 9001, 1 << 20};  // a tied head; what has no block; all
+  request.persist_below_numel = kPersist[sample / 2 % 4];
   if (sample % 13 == 5) {
     request.has_store = false;
     if (request.optimizer_state != kAllDevice) request.optimizer_state = kAllHost;

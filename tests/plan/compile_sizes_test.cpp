@@ -39,6 +39,7 @@ std::vector<ModelShape> odd_models() {
 
 void expect_all_legal(const std::vector<ModelShape>& models) {
   static const TierShares kPlaces[] = {kAllDevice, kAllHost, kAllNvme, kThirds};
+  static const std::uint64_t kPersist[] = {0, 1, 8, 5000, 1 << 20};
   std::size_t sample = 0;
   for (const ModelShape& model : models) {
     std::vector<RankShape> shapes = mesh_shapes();
@@ -56,6 +57,7 @@ void expect_all_legal(const std::vector<ModelShape>& models) {
           request.optimizer_state = kPlaces[sample / 4 % 4];
           request.activations = kAllHost;
           request.slack = static_cast<int>(sample % 3);
+          request.persist_below_numel = kPersist[sample % 5];
           for (std::uint64_t& bytes : request.budget_bytes) bytes *= shape.ranks;
           SCOPED_TRACE(words(shape) + ", " + std::to_string(model.units.size()) + " units of " +
                        std::to_string(model.units[0].numel()) + ", sample " + std::to_string(sample));

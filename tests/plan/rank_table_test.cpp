@@ -85,6 +85,51 @@ TEST(RankTable, GroupsGatherWhatTheirRangesSay) {
   }
 }
 
+TEST(RankTable, SmallUnitsAreThoseOfSmallTensorsAlone) {
+  ModelShape model = tiny_model(1, true);  // 9000 and 700; 20000 and 33; 64
+  UnitShape empty, zero;
+  zero.tensors = {{"z", 0, 0}};
+  model.units.insert(model.units.end(), {empty, zero});
+  const auto small = [&](std::uint64_t below) { return small_units(model, below); };
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(small(0), Flags(5, false));
+  EXPECT_EQ(small(1), (Flags{false, false, false, true, true}));
+  EXPECT_EQ(small(64), small(1));
+  EXPECT_EQ(small(65), (Flags{false, false, true, true, true}));
+  EXPECT_EQ(small(9000), small(65));
+  EXPECT_EQ(small(9001), (Flags{true, false, true, true, true}));
+  EXPECT_EQ(small(20000), small(9001));
+  EXPECT_EQ(small(20001), Flags(5, true));
+}
+
+// Kept whole: every rank has the parameters; who owns, folds and holds is as it was.
+TEST(RankTable, KeptUnitsChangeWhoKeepsParametersAlone) {
+  const ModelShape model = tiny_model(2, false);
+  const auto units = static_cast<std::uint32_t>(model.units.size());
+  for (const RankShape& shape : all_shapes()) {
+    const auto chunks = cut_chunks(model, 4096, shape.ranks);
+    const RankTable without(shape, chunks, units);
+    const RankTable table(shape, chunks, units, {false, true, false, true});
+    const bool sharded = shape.stage == Stage::parameters && shape.shard_size() > 1;
+    const bool all = shape.stage == Stage::optimizer || shape.stage == Stage::gradients;
+    for (std::uint32_t u = 0; u < units; ++u) {
+      EXPECT_EQ(table.keeps_whole(u), all || (sharded && u % 2 == 1));
+      EXPECT_EQ(without.keeps_whole(u), all);
+      for (std::uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        EXPECT_EQ(table.own_range(u, rank), without.own_range(u, rank));
+        EXPECT_EQ(table.shard_range(u, rank), without.shard_range(u, rank));
+      }
+    }
+    for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+      EXPECT_EQ(table.owner(c), without.owner(c));
+      for (std::uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        EXPECT_EQ(table.holds(rank, c), without.holds(rank, c));
+        EXPECT_EQ(table.keeps_parameters(rank, c), table.holds(rank, c) || table.keeps_whole(chunks[c].unit));
+      }
+    }
+  }
+}
+
 // Units that cannot be cut evenly do not all fall to one rank.
 TEST(RankTable, WhatCannotBeCutIsSpread) {
   ModelShape model;

@@ -49,11 +49,13 @@ struct RankedRun {
 };
 
 inline RankedRun run_of(const RankShape& shape, std::uint32_t contributions, UpdateTime updates,
-                        const TierShares& parameters = kAllHost, const TierShares& others = kAllHost) {
+                        const TierShares& parameters = kAllHost, const TierShares& others = kAllHost,
+                        std::uint64_t persist_below_numel = 0) {
   RankedRun run;
   run.request = roomy_request(tiny_model(1, false), contributions, 4096);
   for (std::uint64_t& bytes : run.request.budget_bytes) bytes *= shape.ranks;
   run.request.ranks = shape;
+  run.request.persist_below_numel = persist_below_numel;
   run.request.updates = updates;
   run.request.parameters = parameters;
   run.request.gradients = run.request.optimizer_state = others;
