@@ -71,9 +71,11 @@ struct Config {
     std::uint32_t replicas = 0;     // of hybrid_shard; 0 = 2 there, else 1
     std::string reduce = "each";    // each, last, grouped: when contributions are added up
     std::string hybrid_reduce = "flat";  // flat, hierarchical: under hybrid_shard
-    bool own_seeds = false;              // each rank draws initial weights of its own; rank 0's are broadcast
-    double time_limit_s = 30;            // how long a rank may be waited for in a collective
-    double link_gbps = 0;                // emulated link of a rank; 0 = as fast as it goes
+    // Stage 3: units all of whose tensors have fewer elements stay whole on every rank; 0 = none.
+    std::uint64_t persist_below_numel = 0;
+    bool own_seeds = false;    // each rank draws initial weights of its own; rank 0's are broadcast
+    double time_limit_s = 30;  // how long a rank may be waited for in a collective
+    double link_gbps = 0;      // emulated link of a rank; 0 = as fast as it goes
   } ranks;
   struct Optimizer {
     double lr = 3e-4;

@@ -112,6 +112,10 @@ const std::vector<ConfigKey>& keys() {
              "`hierarchical` adds up within each replica first and sends only these sums between replicas, "
              "a share of 1 / `(ranks.count / ranks.replicas)` of the traffic between them; equal to `flat` "
              "only to rounding."),
+      integer("ranks.persist_below_numel", F(ranks.persist_below_numel), "elements", {0, kNoLimit},
+              "Under stage 3 and `hybrid_shard`: units all of whose tensors have fewer elements keep their "
+              "16-bit parameters whole on every rank, gathered once a step and not for each use. The numbers "
+              "do not depend on it; under the other stages it changes nothing. 0 = none."),
       other(KeyForm::flag, "ranks.own_seeds", F(ranks.own_seeds),
             "As data-parallel programs do it: rank r draws its initial weights from seed `train.seed` + r, "
             "and rank 0's are broadcast before the first step; so the numbers stay those of `train.seed`. "

@@ -36,8 +36,15 @@ struct Operations {
   double all = 0;
 };
 
+// Chunks and units, and those of them that every rank keeps whole though it updates its shard alone.
+struct Counts {
+  double chunks = 0, units = 0;
+  double kept_chunks = 0, kept_units = 0;
+};
+
 // Of one rank.
-Operations operations_of(const Config& config, const RankShape& ranks, double chunks, double units) {
+Operations operations_of(const Config& config, const RankShape& ranks, const Counts& counts) {
+  const double chunks = counts.chunks, units = counts.units;
   const bool nvme = !config.tiers.nvme.empty();
   const bool commits = !config.store.path.empty() && config.commit.every_steps != 0;
   const TierShares parameters = worst(config.placement.parameters, nvme);
@@ -48,7 +55,7 @@ Operations operations_of(const Config& config, const RankShape& ranks, double ch
   const double n = ranks.ranks;
   const double own = n > 1 ? chunks / n + units : chunks;
   const double held = ranks.shard_size() > 1 ? chunks / ranks.shard_size() + units : chunks;
-  const double kept = ranks.keeps_all_parameters() ? chunks : held;
+  const double kept = counts.kept_chunks < chunks ? held + counts.kept_chunks : chunks;
   const double rounds = std::ceil(config.train.micro_batches / n);
   const double gather = weigh(parameters, 0, 1, 2);
   const double collectives = n > 1 ? 2 * units : 0;
@@ -58,8 +65,7 @@ Operations operations_of(const Config& config, const RankShape& ranks, double ch
   const double outward = weigh(parameters, 1, 0, 1);
   const double update = held * (1 + weigh(states, 2, 0, 2) + weigh(gradients, 1, 0, 1) + outward);
   // New parameters to the homes of those who did not make them; sums to other replicas.
-  const double renewal =
-      ranks.keeps_all_parameters() && n > 1 ? chunks * weigh(parameters, 1, 1, 2) + units : 0;
+  const double renewal = counts.kept_chunks * weigh(parameters, 1, 1, 2) + counts.kept_units;
   const double spread = ranks.replicate_size() > 1 ? held * weigh(gradients, 1, 1, 2) + own + units : 0;
   const double in_memory = own * weigh(states, 2, 1, 0);  // written by a commit
   Operations ops;
@@ -116,15 +122,23 @@ HostOverhead engine_overhead(const Config& config, const ModelShape& model, std:
   std::uint64_t chunks = 0, segments = 0, blocks = 0, largest_numel = 0;
   const RankShape ranks = rank_shape(config);
   const std::uint64_t n = local_ranks(config);
-  for (const Chunk& chunk : cut_chunks(model, chunk_numel, ranks.ranks)) {
+  const std::vector<Chunk> table = cut_chunks(model, chunk_numel, ranks.ranks);
+  const RankTable holders(ranks, table, model.units.size(),
+                          small_units(model, config.ranks.persist_below_numel));
+  const auto renews = [&](std::uint32_t unit) { return ranks.ranks > 1 && holders.keeps_whole(unit); };
+  Counts counts;
+  for (std::uint32_t u = 0; u < model.units.size(); ++u) counts.kept_units += renews(u) ? 1 : 0;
+  for (const Chunk& chunk : table) {
+    counts.kept_chunks += renews(chunk.unit) ? 1 : 0;
     ++chunks;
     segments += chunk.segments.size();
     blocks += chunk.numel / kBlockNumel;
     largest_numel = std::max(largest_numel, chunk.numel);
   }
   HostOverhead overhead;
-  const Operations ops =
-      operations_of(config, ranks, static_cast<double>(chunks), static_cast<double>(model.units.size()));
+  counts.chunks = static_cast<double>(chunks);
+  counts.units = static_cast<double>(model.units.size());
+  const Operations ops = operations_of(config, ranks, counts);
   const double resident_slots = kResidentSlots * static_cast<double>(chunks + model.units.size());
   overhead.program_bytes =
       n * static_cast<std::uint64_t>(std::ceil(ops.all * kOperationBytes + ops.largest * kRunningBytes +

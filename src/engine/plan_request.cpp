@@ -81,6 +81,7 @@ PlanRequest plan_request(const Config& config, const ModelShape& model, std::uin
                         : UpdateTime::backward;
   request.chunk_numel = chunk_numel;
   request.ranks = rank_shape(config);
+  request.persist_below_numel = config.ranks.persist_below_numel;
   request.parameters = shares_of(config.placement.parameters);
   request.gradients = shares_of(config.placement.gradients);
   request.optimizer_state = shares_of(config.placement.optimizer_state);

@@ -31,6 +31,23 @@ std::string where(const std::vector<Tier>& tiers, const Bytes& bytes_of) {
   return text;
 }
 
+// Units that stay whole on every rank where the others are sharded.
+std::string kept_text(const Plan& plan, const PlanRequest& request) {
+  if (request.ranks.stage != Stage::parameters) return "";
+  std::uint64_t units = 0, numel = 0;
+  std::string_view first;
+  for (std::uint32_t u = 0; u < request.model.units.size(); ++u) {
+    const UnitShape& unit = request.model.units[u];
+    if (!plan.ranks.keeps_whole(u) || unit.numel() == 0) continue;
+    if (units++ == 0) first = unit.name;
+    numel += unit.padded_numel();
+  }
+  if (units == 0) return "";
+  return fmt::format("  {} of {} units stay whole on every rank{}: {} each\n", units,
+                     request.model.units.size(), units == 1 ? fmt::format(" ({})", first) : "",
+                     format_bytes(numel * dtype_bytes(request.model.param_dtype)));
+}
+
 std::string placement_text(const Plan& plan, const PlanRequest& request) {
   const ModelShape& model = request.model;
   const auto chunk_bytes = [&](std::uint64_t element) {
@@ -50,7 +67,7 @@ std::string placement_text(const Plan& plan, const PlanRequest& request) {
   std::size_t recomputed = 0;
   for (std::size_t u = 1; u + 1 < model.units.size(); ++u) recomputed += plan.placement.recompute[u] ? 1 : 0;
   text += fmt::format("  {} of {} blocks are recomputed in backward\n", recomputed, model.units.size() - 2);
-  return text;
+  return text + kept_text(plan, request);
 }
 
 std::string traffic_text(const StepProgram& program) {

@@ -43,14 +43,20 @@ Held held_by(const Plan& plan, const ModelShape& model) {
   return held;
 }
 
-// Elements that a rank sends by the closed form, where parts are equal.
+// Elements that a rank sends by the closed form, where parts are equal; `kept` of the `padded` stay whole on
+// every rank.
 std::optional<std::uint64_t> closed_form_numel(const RankShape& shape, std::uint64_t padded,
-                                               std::uint64_t contributions) {
-  if (padded % shape.ranks != 0 || contributions % shape.ranks != 0) return std::nullopt;
+                                               std::uint64_t kept, std::uint64_t contributions) {
+  const std::uint64_t shards = shape.shard_size();
+  if (padded % shape.ranks != 0 || kept % shards != 0 || contributions % shape.ranks != 0)
+    return std::nullopt;
   const std::uint64_t rounds = contributions / shape.ranks;
   const Reduction order = Summands(shape, static_cast<std::uint32_t>(contributions)).order();
-  return shape.replicas > 1 ? hybrid_sent_numel(padded, shape.shard_size(), shape.replicas, rounds, order)
-                            : sent_numel(shape.stage, padded, shape.ranks, rounds, order);
+  const std::uint64_t unsent =
+      shape.stage == Stage::parameters ? kept_whole_unsent_numel(kept, shards, rounds) : 0;
+  return (shape.replicas > 1 ? hybrid_sent_numel(padded, shards, shape.replicas, rounds, order)
+                             : sent_numel(shape.stage, padded, shape.ranks, rounds, order)) -
+         unsent;
 }
 
 std::string name_of(const RankShape& shape) {
@@ -80,9 +86,12 @@ std::string line_of(PlanRequest request, RankShape shape) {
     const auto lanes = lane_bytes(plan.program(ProgramKind::train));
     sent = std::max(sent, lanes[static_cast<std::size_t>(Lane::collective)]);
   }
-  std::uint64_t padded = 0;
-  for (const UnitShape& unit : request.model.units) padded += unit.padded_numel();
-  const auto numel = closed_form_numel(shape, padded, request.contributions);
+  std::uint64_t padded = 0, kept = 0;
+  for (std::uint32_t u = 0; u < request.model.units.size(); ++u) {
+    padded += request.model.units[u].padded_numel();
+    if (plans[0].ranks.keeps_whole(u)) kept += request.model.units[u].padded_numel();
+  }
+  const auto numel = closed_form_numel(shape, padded, kept, request.contributions);
   return fmt::format("  {:<16} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", name_of(shape),
                      format_bytes(most.parameters), format_bytes(most.gradients), format_bytes(most.states),
                      format_bytes(most.accumulators), format_bytes(sent),

@@ -111,6 +111,16 @@ TEST_F(CliTest, PlanSaysWhetherItFits) {
   EXPECT_THAT(small.out, HasSubstr("host"));
 }
 
+TEST_F(CliTest, PlanSaysWhatStaysWholeOnEveryRank) {
+  std::ofstream(program_.file("c.toml")) << kTiny;
+  const std::string plan = "plan c.toml --ranks 2 --set ranks.persist_below_numel=";
+  EXPECT_THAT(run(plan + "32").out, testing::Not(HasSubstr("stay whole on every rank")));
+  EXPECT_THAT(run(plan + "33").out,
+              HasSubstr("  1 of 4 units stay whole on every rank (head): 8 KiB each\n"));
+  EXPECT_THAT(run(plan + "8193").out, HasSubstr("  4 of 4 units stay whole on every rank: "));
+  EXPECT_THAT(run(plan + "33 --stage 2").out, testing::Not(HasSubstr("stay whole on every rank")));
+}
+
 TEST_F(CliTest, OverridesStandBeforeAndAfterTheFile) {
   std::ofstream(program_.file("c.toml")) << kTiny;
   EXPECT_EQ(run("plan --set train.steps=4 c.toml").code, 0);

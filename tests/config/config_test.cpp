@@ -173,6 +173,8 @@ TEST_F(ConfigTest, IllTypedAndOutOfRangeValuesAreRefused) {
                            "[data]\nlast_batch = \"drop\"",
                            "[data]\nignore_token = -2",
                            "[train]\nlr_reference_batch = -1",
+                           "[ranks]\npersist_below_numel = -1",
+                           "[ranks]\npersist_below_numel = 1e5",
                            "[train]\nlr_scaling = \"cube\"",
                            "[data]\npath = 1979-05-27"}) {
     const std::string error = error_of(text);

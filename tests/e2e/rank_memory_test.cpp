@@ -28,19 +28,32 @@ struct Mesh {
   std::uint32_t ranks;
   const char* stage;
   std::uint32_t replicas = 0;
+  std::uint64_t persist_below_numel = 0;
 };
 
-constexpr Mesh kMeshes[] = {
-    {2, "0"}, {4, "0"}, {2, "1"}, {4, "1"}, {2, "2"}, {4, "2"}, {2, "3"}, {4, "3"}, {4, "hybrid_shard", 2}};
+constexpr Mesh kMeshes[] = {{2, "0"},
+                            {4, "0"},
+                            {2, "1"},
+                            {4, "1"},
+                            {2, "2"},
+                            {4, "2"},
+                            {2, "3"},
+                            {4, "3"},
+                            {4, "hybrid_shard", 2},
+                            {4, "3", 0, 129},  // the last unit stays whole
+                            {4, "hybrid_shard", 2, 1 << 20}};
 
 std::string name_of(const Mesh& mesh) {
-  return std::to_string(mesh.ranks) + "_stage_" + mesh.stage;
+  const std::string kept =
+      mesh.persist_below_numel > 0 ? "_kept_below_" + std::to_string(mesh.persist_below_numel) : "";
+  return std::to_string(mesh.ranks) + "_stage_" + mesh.stage + kept;
 }
 
 Config on(Config config, const Mesh& mesh) {
   config.ranks.count = mesh.ranks;
   config.ranks.stage = mesh.stage;
   config.ranks.replicas = mesh.replicas;
+  config.ranks.persist_below_numel = mesh.persist_below_numel;
   return config;
 }
 

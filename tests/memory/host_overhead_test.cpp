@@ -83,6 +83,35 @@ TEST(HostOverhead, HoldsEveryCompiledProgram) {
   EXPECT_GT(most, 0.5) << "far more than any program takes";
 }
 
+// With units that stay whole on every rank the renewals of a step are counted too.
+TEST(HostOverhead, HoldsTheProgramsOfRanksThatKeepUnitsWhole) {
+  for (const char* stage : {"2", "3", "hybrid_shard"}) {
+    for (const std::uint64_t below : {0u, 65u, 1u << 20}) {
+      for (const double clip_norm : {0.0, 1.0}) {
+        for (const PlacementShares& placement :
+             {PlacementShares{false, 1, 0, 0}, PlacementShares{false, 0, 0, 1}}) {
+          Config config = small_config();
+          config.ranks.count = 4;
+          config.ranks.stage = stage;
+          config.ranks.persist_below_numel = below;
+          config.train.micro_batches = 4;
+          config.placement.chunk_numel = 4096;
+          config.optimizer.clip_norm = clip_norm;
+          place(config, 4, placement);
+          std::uint64_t bytes = 0;
+          for (const Plan& plan :
+               make_plans(plan_request(config, shape_of(config), config.placement.chunk_numel, 0))) {
+            ASSERT_TRUE(plan.fits) << refusal(plan);
+            bytes += program_bytes(plan);
+          }
+          EXPECT_LE(bytes, host_overhead(config, shape_of(config), 4096).program_bytes)
+              << stage << ", below " << below << ", clip " << clip_norm;
+        }
+      }
+    }
+  }
+}
+
 TEST(HostOverhead, IsPartOfTheHostBudget) {
   const Config config = small_config();
   const Plan plan = plan_of(config);

@@ -64,6 +64,21 @@ TEST(StageTable, ShowsTheClosedFormsSideBySide) {
   }
 }
 
+// Kept whole, all of it: parameters and what is sent are stage 2's.
+TEST(StageTable, CountsWhatStaysWhole) {
+  PlanRequest request = testing_models::roomy_request(even_model(), 4, 4 * kBlockNumel);
+  request.ranks = {Stage::parameters, 4, 1};
+  request.persist_below_numel = 16 * kBlockNumel + 1;
+  const std::string text = stage_table(request);
+  const auto lines = lines_of(text);
+  EXPECT_EQ(std::vector(lines.at("3").begin() + 1, lines.at("3").end()),
+            std::vector(lines.at("2").begin() + 1, lines.at("2").end()))
+      << text;
+  request.persist_below_numel = 0;
+  EXPECT_EQ(lines_of(stage_table(request)).at("2"), lines.at("2"));
+  EXPECT_NE(lines_of(stage_table(request)).at("3"), lines.at("3"));
+}
+
 TEST(StageTable, SaysWhatDoesNotFit) {
   PlanRequest request = testing_models::roomy_request(even_model(), 4, 4 * kBlockNumel);
   request.ranks = {Stage::parameters, 4, 1};
