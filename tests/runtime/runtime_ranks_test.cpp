@@ -81,6 +81,7 @@ TEST_P(RankedRuntime, GivesTheBitsOfOneRankInEveryStageAndMode) {
       for (int other = 0; other < 2; ++other) {
         const auto& [slack, where] = kPlaces[place++ % std::size(kPlaces)];
         request.slack = slack;
+        request.persist_below_numel = other == 0 ? 1 << 20 : 0;  // stage 3: every unit stays whole
         request.parameters = request.optimizer_state = request.gradients = request.activations = where;
         expect_same({{.adversarial = other == 0, .adversarial_seed = 300}});
       }
