@@ -29,6 +29,8 @@ struct Mesh {
   const char* stage;
   std::uint32_t replicas = 0;
   std::uint64_t persist_below_numel = 0;
+  const char* reduce = "each";
+  const char* hybrid_reduce = "flat";
 };
 
 constexpr Mesh kMeshes[] = {{2, "0"},
@@ -41,12 +43,22 @@ constexpr Mesh kMeshes[] = {{2, "0"},
                             {4, "3"},
                             {4, "hybrid_shard", 2},
                             {4, "3", 0, 129},  // the last unit stays whole
-                            {4, "hybrid_shard", 2, 1 << 20}};
+                            {4, "hybrid_shard", 2, 1 << 20},
+                            {2, "0", 0, 0, "last"},
+                            {4, "3", 0, 0, "grouped"},
+                            {4, "hybrid_shard", 2, 0, "each", "hierarchical"}};
 
 std::string name_of(const Mesh& mesh) {
   const std::string kept =
       mesh.persist_below_numel > 0 ? "_kept_below_" + std::to_string(mesh.persist_below_numel) : "";
-  return std::to_string(mesh.ranks) + "_stage_" + mesh.stage + kept;
+  const auto order = [](const std::string& value, const char* usual) {
+    return value == usual ? "" : "_" + value;
+  };
+  return std::to_string(mesh.ranks) + "_stage_" + mesh.stage + kept + order(mesh.reduce, "each") +
+         order(mesh.hybrid_reduce, "flat");
+}
+std::ostream& operator<<(std::ostream& out, const Mesh& mesh) {
+  return out << name_of(mesh);
 }
 
 Config on(Config config, const Mesh& mesh) {
@@ -54,6 +66,8 @@ Config on(Config config, const Mesh& mesh) {
   config.ranks.stage = mesh.stage;
   config.ranks.replicas = mesh.replicas;
   config.ranks.persist_below_numel = mesh.persist_below_numel;
+  config.ranks.reduce = mesh.reduce;
+  config.ranks.hybrid_reduce = mesh.hybrid_reduce;
   return config;
 }
 

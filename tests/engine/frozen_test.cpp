@@ -2,20 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "tests/engine/known_gradients.h"
 #include "tests/support/error_of.h"
-#include "tests/support/temp_dir.h"
 
 namespace terrace::engine_test {
 namespace {
 
-struct Mesh {
-  std::uint32_t ranks;
-  const char* stage;
-  std::uint32_t replicas = 0;
-};
 constexpr Mesh kMeshes[] = {{1, "3"},
                             {2, "0"},
                             {2, "3"},
@@ -61,23 +53,8 @@ class Frozen : public testing::TestWithParam<std::size_t> {
     config.optimizer.groups = groups();
     return config;
   }
-  Config on(Config config, const Mesh& mesh) const {
-    config.ranks.count = mesh.ranks;
-    config.ranks.stage = mesh.stage;
-    config.ranks.replicas = mesh.replicas;
-    return config;
-  }
-  Config on_disk(Config config) {
-    const std::string folder = folder_.file(std::to_string(stores_++));
-    std::filesystem::create_directories(folder + "/nvme");
-    config.store.path = folder + "/store";
-    config.tiers.nvme = {{folder + "/nvme", 64u << 20}};
-    config.commit.every_steps = 1;
-    return config;
-  }
 
-  TempDir folder_;
-  int stores_ = 0;
+  Stores stores_;
 };
 
 TEST_P(Frozen, KeepTheirBitsWhileOthersAreUpdatedAsAReferenceDoes) {
@@ -128,7 +105,7 @@ TEST_P(Frozen, AreTheSameOnEveryMeshAndPlacement) {
       const std::string what = std::to_string(mesh.ranks) + " ranks, stage " + mesh.stage + ", " +
                                std::to_string(contributions) + " contributions";
       EXPECT_EQ(run_known(on(base, mesh), model(), 1, 3), one) << what << " in memory";
-      Config config = on_disk(on(base, mesh));
+      Config config = stores_.on_disk(on(base, mesh), false);
       config.placement.chunk_numel = place % 2 == 0 ? 8192 : 65536;
       config.compute.adversarial = place % 3 == 0;
       config.placement.parameters = config.placement.gradients = config.placement.optimizer_state =
@@ -143,7 +120,7 @@ TEST_P(Frozen, ComeBackAtAnyNumberOfRanks) {
   const KnownResult one = run_known(config(), model(), 1, 4);
   std::size_t next = 0;
   for (const Mesh& mesh : kMeshes) {
-    Config config = on_disk(this->config());
+    Config config = stores_.on_disk(this->config(), false);
     if (next % 2 == 0) config.placement.optimizer_state = {false, 0, 0, 1};
     run_known(on(config, mesh), model(), 1, 2);
     const Mesh& other = kMeshes[(++next * 3) % std::size(kMeshes)];
@@ -168,7 +145,7 @@ TEST_P(Frozen, HaveNoOptimizerStates) {
 
 // A store is cut as it was made: what it holds states of may be frozen, not the reverse.
 TEST_P(Frozen, MayBeMoreThanTheStoreWasMadeWith) {
-  Config none = on_disk(known_config());
+  Config none = stores_.on_disk(known_config(), false);
   none.placement.optimizer_state = {false, 0, 0.5, 0.5};
   const KnownResult first = run_known(none, model(), 1, 2);
   Config more = none;
@@ -187,7 +164,7 @@ TEST_P(Frozen, MayBeMoreThanTheStoreWasMadeWith) {
 }
 
 TEST_P(Frozen, CannotBeTrainedWhereTheStoreHasNoStates) {
-  const Config config = on_disk(this->config());
+  const Config config = stores_.on_disk(this->config(), false);
   run_known(config, model(), 1, 2);
   Config none = config;
   none.optimizer.groups.clear();

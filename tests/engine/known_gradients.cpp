@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -147,6 +148,26 @@ Config known_config() {
   config.train.micro_batches = 3;
   config.compute.threads = 2;
   config.ranks.time_limit_s = 20;
+  return config;
+}
+
+Config on(Config config, const Mesh& mesh) {
+  config.ranks.count = mesh.ranks;
+  config.ranks.stage = mesh.stage;
+  config.ranks.replicas = mesh.replicas;
+  return config;
+}
+
+Config Stores::on_disk(Config config, bool on_nvme) {
+  const std::string folder = folder_.file(std::to_string(made_++));
+  std::filesystem::create_directories(folder + "/nvme");
+  config.store.path = folder + "/store";
+  config.tiers.nvme = {{folder + "/nvme", 64u << 20}};
+  config.commit.every_steps = 1;
+  if (on_nvme) {
+    config.placement.parameters = config.placement.gradients =
+        config.placement.optimizer_state = {false, 0, 0, 1};
+  }
   return config;
 }
 

@@ -9,6 +9,7 @@
 
 #include "src/engine/engine.h"
 #include "terrace/config.h"
+#include "tests/support/temp_dir.h"
 
 namespace terrace::engine_test {
 
@@ -57,6 +58,24 @@ std::ostream& operator<<(std::ostream& out, const KnownResult& result);
 
 // Everything in fp32, in memory.
 Config known_config();
+
+struct Mesh {
+  std::uint32_t ranks;
+  const char* stage;
+  std::uint32_t replicas = 0;
+};
+Config on(Config config, const Mesh& mesh);
+
+// Stores in folders of their own, removed in the destructor.
+class Stores {
+ public:
+  // A new store with an nvme tier for `config`; `on_nvme`: all states, parameters and gradients lie there.
+  Config on_disk(Config config, bool on_nvme = true);
+
+ private:
+  TempDir folder_;
+  int made_ = 0;
+};
 
 // Steps `first` to `last` (from 1), then a drain, a commit where there is a store, an evaluation (what it
 // reads must be the masters) and a visit. Fails the test where a tensor has elements of two step counts.

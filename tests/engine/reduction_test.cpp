@@ -2,10 +2,7 @@
 // nothing else of a run changes.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "tests/engine/known_gradients.h"
-#include "tests/support/temp_dir.h"
 
 namespace terrace::engine_test {
 namespace {
@@ -66,19 +63,8 @@ class ReductionTest : public testing::TestWithParam<Case> {
     config.ranks.hybrid_reduce = GetParam().hybrid_reduce;
     return config;
   }
-  Config on_disk(Config config) {
-    const std::string folder = folder_.file(std::to_string(stores_++));
-    std::filesystem::create_directories(folder + "/nvme");
-    config.store.path = folder + "/store";
-    config.tiers.nvme = {{folder + "/nvme", 64u << 20}};
-    config.placement.parameters = config.placement.gradients =
-        config.placement.optimizer_state = {false, 0, 0, 1};
-    config.commit.every_steps = 1;
-    return config;
-  }
 
-  TempDir folder_;
-  int stores_ = 0;
+  Stores stores_;
 };
 
 TEST_P(ReductionTest, FoldsTheSumsThatTheOrderSays) {
@@ -90,7 +76,7 @@ TEST_P(ReductionTest, FoldsTheSumsThatTheOrderSays) {
       SCOPED_TRACE(testing::Message() << contributions << " contributions, clip " << clip_norm);
       const KnownResult wanted = run_of_sums(config, GetParam(), 1, 3);
       EXPECT_EQ(run_known(on_ranks(config), kModel, 1, 3), wanted) << "in memory";
-      EXPECT_EQ(run_known(on_disk(on_ranks(config)), kModel, 1, 3), wanted) << "on disk";
+      EXPECT_EQ(run_known(stores_.on_disk(on_ranks(config)), kModel, 1, 3), wanted) << "on disk";
       expect_near(wanted,
                   reference_run(config, kModel, 3,
                                 [](const KnownModel::Tensor& tensor) -> Hyper {
@@ -111,7 +97,7 @@ TEST_P(ReductionTest, AddsBitsThatOneByOneDoesNot) {
 TEST_P(ReductionTest, GoesOnFromAStoreWrittenOneByOne) {
   Config config = known_config();
   config.train.micro_batches = 5;
-  const Config disk = on_disk(config), other = on_disk(config);
+  const Config disk = stores_.on_disk(config), other = stores_.on_disk(config);
   run_known(disk, kModel, 1, 2);
   const KnownResult rest = run_known(on_ranks(disk), kModel, 3, 3, true);
   run_known(other, kModel, 1, 2);

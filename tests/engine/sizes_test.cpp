@@ -2,19 +2,11 @@
 // fewer blocks than ranks.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "tests/engine/known_gradients.h"
-#include "tests/support/temp_dir.h"
 
 namespace terrace::engine_test {
 namespace {
 
-struct Mesh {
-  std::uint32_t ranks;
-  const char* stage;
-  std::uint32_t replicas = 0;
-};
 constexpr Mesh kMeshes[] = {{2, "0"}, {2, "3"}, {3, "1"}, {3, "3"}, {4, "2"}, {4, "hybrid_shard", 2},
                             {5, "0"}, {5, "1"}, {5, "3"}};
 
@@ -41,25 +33,7 @@ std::vector<Case> cases() {
 
 class Sizes : public testing::TestWithParam<Case> {
  protected:
-  Config on(Config config, const Mesh& mesh) const {
-    config.ranks.count = mesh.ranks;
-    config.ranks.stage = mesh.stage;
-    config.ranks.replicas = mesh.replicas;
-    return config;
-  }
-  Config on_disk(Config config) {
-    const std::string folder = folder_.file(std::to_string(stores_++));
-    std::filesystem::create_directories(folder + "/nvme");
-    config.store.path = folder + "/store";
-    config.tiers.nvme = {{folder + "/nvme", 64u << 20}};
-    config.placement.parameters = config.placement.gradients =
-        config.placement.optimizer_state = {false, 0, 0, 1};
-    config.commit.every_steps = 1;
-    return config;
-  }
-
-  TempDir folder_;
-  int stores_ = 0;
+  Stores stores_;
 };
 
 TEST_P(Sizes, GiveTheSameBitsOnAnyNumberOfRanks) {
@@ -89,7 +63,7 @@ TEST_P(Sizes, GoThroughTheStoreAtAnyNumberOfRanks) {
   const KnownResult one = run_known(known_config(), model, 1, 3);
   std::size_t next = 0;
   for (const Mesh& mesh : kMeshes) {
-    const Config config = on_disk(known_config());
+    const Config config = stores_.on_disk(known_config());
     run_known(on(config, mesh), model, 1, 2);
     const Mesh& other = kMeshes[(next++ + 4) % std::size(kMeshes)];
     const KnownResult rest = run_known(on(config, other), model, 3, 3, true);

@@ -32,11 +32,6 @@ Hyper hyper_of(const KnownModel::Tensor& tensor) {
   return {1, tensor.decay ? 0.25 : 0};
 }
 
-struct Mesh {
-  std::uint32_t ranks;
-  const char* stage;
-  std::uint32_t replicas = 0;
-};
 constexpr Mesh kMeshes[] = {
     {2, "3"}, {3, "3"}, {4, "3"}, {2, "0"}, {3, "0"}, {3, "1"}, {4, "2"}, {4, "hybrid_shard", 2}, {5, "3"}};
 
@@ -50,13 +45,10 @@ TEST(UntouchedTensors, RestOnEveryRank) {
   EXPECT_EQ(one.tensors.at("turns").steps, 4u);
   EXPECT_EQ(one.tensors.at("odd.bias").steps, 2u);
   for (const Mesh& mesh : kMeshes) {
-    config.ranks.count = mesh.ranks;
-    config.ranks.stage = mesh.stage;
-    config.ranks.replicas = mesh.replicas;
-    EXPECT_EQ(run_known(config, model(), 1, 4), one) << mesh.ranks << " ranks, stage " << mesh.stage;
-    config.compute.adversarial = true;
-    EXPECT_EQ(run_known(config, model(), 1, 4), one) << mesh.ranks << " ranks, adversarial";
-    config.compute.adversarial = false;
+    Config ranked = on(config, mesh);
+    EXPECT_EQ(run_known(ranked, model(), 1, 4), one) << mesh.ranks << " ranks, stage " << mesh.stage;
+    ranked.compute.adversarial = true;
+    EXPECT_EQ(run_known(ranked, model(), 1, 4), one) << mesh.ranks << " ranks, adversarial";
   }
 }
 
