@@ -128,6 +128,11 @@ Session::Session(const Config& config, const SessionOptions& options, bool compa
     logger()->info("{} ranks as {}, stage {}: {} shards x {} replicas", shape.ranks,
                    config.ranks.per_process > 0 ? "processes" : "threads", config.ranks.stage,
                    shape.shard_size(), shape.replicate_size());
+    const Reduction order = Summands(shape, config.train.micro_batches).order();
+    if (order != Reduction::each) {
+      logger()->info("gradients are added up '{}': equal to one rank, and to other meshes, only to rounding",
+                     name_of(order));
+    }
   }
   logger()->info("{} samples a step in {} contributions", effective_batch(config),
                  config.train.micro_batches);
