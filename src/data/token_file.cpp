@@ -18,10 +18,10 @@ namespace terrace {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "token files are little-endian and mapped as they are");
+              "token files are little-endian and read as they are");
 
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
 
 struct Header {
   char magic[8] = {'T', 'E', 'R', 'R', 'T', 'O', 'K', 'N'};
@@ -50,6 +50,18 @@ auto with_width(std::uint32_t token_bytes, const std::byte* data, Body body) {
   return body(reinterpret_cast<const std::uint32_t*>(data));
 }
 
+// The last bytes of `out` hold its tokens, one after another: widens them in place, from the first on, so
+// that none is written over before it was read.
+template <typename Token>
+void widen(std::span<std::uint32_t> out) {
+  const std::byte* from = std::as_bytes(out).data() + out.size() * (sizeof(std::uint32_t) - sizeof(Token));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Token token;
+    std::memcpy(&token, from + i * sizeof(Token), sizeof(Token));
+    out[i] = token;
+  }
+}
+
 struct FreeHash {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
@@ -57,7 +69,7 @@ struct FreeHash {
 }  // namespace
 
 TokenFile::TokenFile(const std::string& path) : file_(path) {
-  const std::size_t size = file_.bytes().size();
+  const std::uint64_t size = file_.size();
   if (size == 0)
     fail(ErrorCode::corrupt, "{}: empty; wanted a token file (`terrace data prepare` writes them)", path);
   if (size < kTokenHeaderBytes) {
@@ -65,7 +77,7 @@ TokenFile::TokenFile(const std::string& path) : file_(path) {
          kTokenHeaderBytes, size);
   }
   Header header;
-  std::memcpy(static_cast<void*>(&header), file_.bytes().data(), sizeof header);
+  file_.read(0, std::as_writable_bytes(std::span(&header, 1)));
   if (std::memcmp(header.magic, Header{}.magic, sizeof header.magic) != 0) {
     fail(ErrorCode::corrupt,
          "{}: not a token file: wanted \"TERRTOKN\" at offset 0 (`terrace data prepare` writes it)", path);
@@ -92,20 +104,26 @@ TokenFile::TokenFile(const std::string& path) : file_(path) {
   vocabulary_ = header.vocabulary;
   token_bytes_ = header.token_bytes;
   checksum_ = header.payload_hash;
-  check_payload();
+  check_payload("damaged");
 }
 
-void TokenFile::check_payload() const {
+void TokenFile::require_unchanged() {
+  if (file_.changed()) check_payload("changed while it was being read");
+}
+
+void TokenFile::check_payload(const char* damage) const {
   const std::unique_ptr<XXH3_state_t, FreeHash> state(XXH3_createState());
   check(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK, "no XXH3 state");
   const std::uint64_t payload_bytes = count_ * token_bytes_;
   std::uint64_t first_bad = count_;
+  std::vector<std::byte> piece(std::min<std::uint64_t>(kPieceBytes, payload_bytes));
   for (std::uint64_t offset = 0; offset < payload_bytes; offset += kPieceBytes) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, payload_bytes - offset);
-    XXH3_64bits_update(state.get(), payload() + offset, bytes);
+    file_.read(kTokenHeaderBytes + offset, std::span(piece).first(bytes));
+    XXH3_64bits_update(state.get(), piece.data(), bytes);
     if (first_bad < count_ || (token_bytes_ < 4 && vocabulary_ >> (8 * token_bytes_) > 0)) continue;
     const std::uint64_t numel = bytes / token_bytes_;
-    const std::uint64_t bad = with_width(token_bytes_, payload() + offset, [&](const auto* tokens) {
+    const std::uint64_t bad = with_width(token_bytes_, piece.data(), [&](const auto* tokens) {
       return static_cast<std::uint64_t>(
           std::find_if(tokens, tokens + numel, [&](auto token) { return token >= vocabulary_; }) - tokens);
     });
@@ -114,8 +132,8 @@ void TokenFile::check_payload() const {
   const std::uint64_t hash = XXH3_64bits_digest(state.get());
   if (hash != checksum_) {
     fail(ErrorCode::corrupt,
-         "{}: damaged: the tokens at offsets {} to {} have checksum {:016x}; the header says {:016x}", path(),
-         kTokenHeaderBytes, kTokenHeaderBytes + payload_bytes, hash, checksum_);
+         "{}: {}: the tokens at offsets {} to {} have checksum {:016x}; the header says {:016x}", path(),
+         damage, kTokenHeaderBytes, kTokenHeaderBytes + payload_bytes, hash, checksum_);
   }
   if (first_bad < count_) {
     fail(ErrorCode::corrupt, "{}: token {} at offset {} is not below the vocabulary of {}", path(),
@@ -132,8 +150,10 @@ std::uint32_t TokenFile::operator[](std::uint64_t index) const {
 void TokenFile::read(std::uint64_t begin, std::span<std::uint32_t> out) const {
   check(begin <= count_ && out.size() <= count_ - begin, "{}: tokens [{}, {}) of {}", path(), begin,
         begin + out.size(), count_);
-  with_width(token_bytes_, payload() + begin * token_bytes_,
-             [&](const auto* tokens) { std::copy(tokens, tokens + out.size(), out.begin()); });
+  const std::span<std::byte> bytes = std::as_writable_bytes(out);
+  file_.read(kTokenHeaderBytes + begin * token_bytes_, bytes.last(out.size() * token_bytes_));
+  if (token_bytes_ == 1) widen<std::uint8_t>(out);
+  if (token_bytes_ == 2) widen<std::uint16_t>(out);
 }
 
 TokenFileWriter::TokenFileWriter(const std::string& path, std::uint32_t token_bytes, std::uint64_t vocabulary)

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "src/data/mapped_file.h"
+#include "src/data/regular_file.h"
 
 namespace terrace {
 
@@ -23,11 +23,12 @@ inline constexpr std::size_t kTokenHeaderBytes = 64;
 inline constexpr const char* kTrainTokensName = "train.tokens";
 inline constexpr const char* kValidationTokensName = "validation.tokens";
 
-// Thread contract: immutable after construction; any thread may read.
+// Thread contract: const calls from any thread; require_unchanged() alone.
 class TokenFile {
  public:
   // Opens, and checks header, length, checksum and that every token is below the vocabulary. Throws
-  // not_found, or corrupt with path, offset, wanted and got. Cost: one pass over the file.
+  // not_found, or corrupt with path, offset, wanted and got. Cost: one pass over the file; of memory, 64 KiB
+  // while it lasts.
   explicit TokenFile(const std::string& path);
 
   std::uint64_t count() const { return count_; }
@@ -37,14 +38,19 @@ class TokenFile {
   const std::string& path() const { return file_.path(); }
 
   std::uint32_t operator[](std::uint64_t index) const;
-  // Copies tokens [begin, begin + out.size()); the range must lie inside the file (internal error).
+  // Copies tokens [begin, begin + out.size()); the range must lie inside the file (internal error). Throws
+  // corrupt where the file has been cut short since it was opened, io_failed. Cost: a system call; no memory.
   void read(std::uint64_t begin, std::span<std::uint32_t> out) const;
 
- private:
-  const std::byte* payload() const { return file_.bytes().data() + kTokenHeaderBytes; }
-  void check_payload() const;
+  // Throws corrupt where the tokens are no longer those that were opened: what was read before this call is
+  // then not to be trusted. Cost: a system call; where the file was written to, linked or renamed over since
+  // the last call, one pass over it.
+  void require_unchanged();
 
-  MappedFile file_;
+ private:
+  void check_payload(const char* damage) const;
+
+  RegularFile file_;
   std::uint64_t count_ = 0;
   std::uint64_t vocabulary_ = 0;
   std::uint64_t checksum_ = 0;

@@ -165,6 +165,7 @@ class Training {
   StepReport train_step() {
     const auto start = Clock::now();
     const std::uint64_t targets = session_.load_step(sampler_);
+    tokens_.require_unchanged();
     if (targets == 0) return skip_step();
     const double lr = schedule_.at(updates_);
     const bool commit = commits_.due(step_) && committed_ != step_;
@@ -240,6 +241,7 @@ class Training {
     const std::uint64_t batches = std::clamp<std::uint64_t>(sampler.windows() / config_.train.micro_batch, 1,
                                                             config_.train.eval_batches);
     const double loss = session_.evaluate(sampler, batches);
+    validation_->require_unchanged();
     if (metrics_) metrics_->eval(step_, loss);
     if (options_.on_eval) options_.on_eval({step_, loss});
     return loss;

@@ -106,6 +106,7 @@ class Demo {
     states_ = states_of(session_);
     groups_ = groups_at(config_, schedule_.at(before));
     read_batch();
+    tokens_.require_unchanged();
 
     UnevenMean demo;
     demo.step = before + 1;

@@ -8,6 +8,7 @@
 
 #include "src/base/hash.h"
 #include "tests/data/file_text.h"
+#include "tests/support/overwrite.h"
 
 namespace terrace {
 namespace {
@@ -133,6 +134,65 @@ TEST(TokenFile, RefusesTokensOutsideTheVocabulary) {
   write_file(path, bytes);
   EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { TokenFile file(path); }),
               HasSubstr("token 999 at offset 72 is not below the vocabulary of 999"));
+}
+
+TEST(TokenFile, AFileCutShortIsAnErrorThatSaysWhere) {
+  const TempDir folder;
+  const std::string path = folder.file("t.tokens");
+  for (const std::uint32_t width : {1u, 2u, 4u}) {
+    const auto tokens = pattern(10000, 256);
+    write_tokens(path, width, 256, tokens);
+    TokenFile file(path);
+    std::filesystem::resize_file(path, kTokenHeaderBytes + 100 * width);
+    std::vector<std::uint32_t> out(100);
+    file.read(0, out);  // what is still there
+    EXPECT_TRUE(std::equal(out.begin(), out.end(), tokens.begin()));
+    const auto wanted = [&](std::uint64_t from, std::uint64_t to) {
+      return testing::AllOf(HasSubstr(path + ": cut short while it was being read: wanted bytes " +
+                                      std::to_string(from) + " to " + std::to_string(to) + ";"),
+                            HasSubstr("the file has " + std::to_string(64 + 100 * width) +
+                                      " bytes, and had " + std::to_string(64 + 10000 * width)));
+    };
+    EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { file.read(9000, out); }),
+                wanted(64 + 9000 * width, 64 + 9100 * width));
+    EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { file.read(50, out); }),  // from its last byte on
+                wanted(64 + 100 * width, 64 + 150 * width));
+    EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { file.require_unchanged(); }), HasSubstr("cut short"));
+  }
+}
+
+TEST(TokenFile, TokensThatChangeInPlaceAreAnError) {
+  const TempDir folder;
+  const std::string path = folder.file("t.tokens");
+  const auto tokens = pattern(5000, 256);
+  write_tokens(path, 1, 256, tokens);
+  TokenFile file(path);
+  file.require_unchanged();
+  const auto written = std::filesystem::last_write_time(path);
+  overwrite(path, kTokenHeaderBytes + 4321, std::string(1, static_cast<char>(tokens[4321] ^ 1)));
+  std::filesystem::last_write_time(path, written);  // as a tool that keeps times would
+  EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { file.require_unchanged(); }),
+              testing::AllOf(HasSubstr(path + ": changed while it was being read"),
+                             HasSubstr("offsets 64 to 5064 have checksum")));
+}
+
+TEST(TokenFile, WhatLeavesTheTokensAsTheyAreIsNoChange) {
+  const TempDir folder;
+  const std::string path = folder.file("t.tokens");
+  const auto tokens = pattern(5000, 256);
+  write_tokens(path, 1, 256, tokens);
+  TokenFile file(path);
+  overwrite(path, kTokenHeaderBytes + 17, std::string(1, static_cast<char>(tokens[17])));
+  file.require_unchanged();
+  std::filesystem::create_hard_link(path, folder.file("link"));
+  file.require_unchanged();
+  overwrite(path, kTokenHeaderBytes + 5000, "appended");
+  file.require_unchanged();
+  write_tokens(path, 1, 256, {1, 2, 3});  // another file of that name: this one is read on
+  file.require_unchanged();
+  std::vector<std::uint32_t> out(5000);
+  file.read(0, out);
+  EXPECT_EQ(out, tokens);
 }
 
 TEST(TokenFileWriter, RefusesWidthsThatDoNotFit) {
