@@ -1,4 +1,4 @@
-// Text files -> token files that training maps into memory: what `terrace data prepare` calls.
+// Text files -> token files that training reads: what `terrace data prepare` calls.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "src/base/fail.h"
-#include "src/data/mapped_file.h"
+#include "src/data/regular_file.h"
 #include "src/data/token_file.h"
 #include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
@@ -14,29 +16,52 @@
 namespace terrace {
 namespace {
 
-// Several files seen as one text.
+bool continues_character(std::byte byte) {
+  return std::to_integer<unsigned>(byte) >> 6 == 2;
+}
+
+// Bytes of `piece` before the character that its end cuts; all of them where it cuts none.
+std::size_t whole_characters(std::span<const std::byte> piece) {
+  constexpr std::size_t kLongest = 4;
+  for (std::size_t back = 1; back < kLongest && back < piece.size(); ++back) {
+    const std::byte byte = piece[piece.size() - back];
+    if (continues_character(byte)) continue;
+    const int bytes = std::countl_one(std::to_integer<std::uint8_t>(byte));  // of the character; 0 = one
+    return std::cmp_greater(bytes, back) ? piece.size() - back : piece.size();
+  }
+  return piece.size();
+}
+
+// Several files seen as one text. Read by the piece: a text of any size takes kPieceBytes.
 class Text {
  public:
   explicit Text(const std::vector<std::string>& paths) {
     for (const auto& path : paths) {
       files_.emplace_back(path);
-      if (files_.back().bytes().empty()) fail(ErrorCode::invalid_argument, "{}: empty; wanted text", path);
-      size_ += files_.back().bytes().size();
+      if (files_.back().size() == 0) fail(ErrorCode::invalid_argument, "{}: empty; wanted text", path);
+      size_ += files_.back().size();
     }
   }
 
   std::uint64_t size() const { return size_; }
-  const std::vector<MappedFile>& files() const { return files_; }
 
-  // Calls body with every contiguous piece of [begin, end), in order.
+  // Calls body(file, offset in it, bytes) with every piece of [begin, end), in order. A piece ends with a
+  // whole character, but where its file or the range does not.
   template <typename Body>
   void for_each_piece(std::uint64_t begin, std::uint64_t end, Body body) const {
+    std::vector<std::byte> buffer;
     std::uint64_t start = 0;
     for (const auto& file : files_) {
-      const std::uint64_t stop = start + file.bytes().size();
-      const std::uint64_t from = std::max(begin, start);
+      const std::uint64_t stop = start + file.size();
       const std::uint64_t to = std::min(end, stop);
-      if (from < to) body(file.bytes().subspan(from - start, to - from));
+      for (std::uint64_t from = std::max(begin, start); from < to;) {
+        buffer.resize(std::min<std::uint64_t>(kPieceBytes, to - from));
+        file.read(from - start, buffer);
+        std::span<const std::byte> piece = buffer;
+        if (from + piece.size() < to) piece = piece.first(whole_characters(piece));
+        body(file, from - start, piece);
+        from += piece.size();
+      }
       start = stop;
     }
   }
@@ -45,7 +70,7 @@ class Text {
   std::uint64_t line_start(std::uint64_t lowest, std::uint64_t limit) const {
     std::uint64_t found = limit;
     std::uint64_t position = lowest;
-    for_each_piece(lowest, limit, [&](std::span<const std::byte> piece) {
+    for_each_piece(lowest, limit, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
       const auto last = std::find(piece.rbegin(), piece.rend(), std::byte{'\n'});
       position += piece.size();
       if (last != piece.rend()) found = position - static_cast<std::uint64_t>(last - piece.rbegin());
@@ -53,32 +78,37 @@ class Text {
     return found;
   }
 
+  // Throws corrupt for a file that has been written to (or linked, or renamed) since it was opened.
+  void require_unchanged() {
+    for (auto& file : files_) {
+      if (file.changed()) fail(ErrorCode::corrupt, "{}: changed while it was being read", file.path());
+    }
+  }
+
  private:
-  std::vector<MappedFile> files_;
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
+
+  std::vector<RegularFile> files_;
   std::uint64_t size_ = 0;
 };
-
-bool continues_character(std::byte byte) {
-  return std::to_integer<unsigned>(byte) >> 6 == 2;
-}
 
 // Every code point of the text, ascending. Throws invalid_argument for what is not UTF-8.
 std::vector<char32_t> alphabet_of(const Text& text) {
   std::vector<bool> seen(kCodePoints);
-  for (const MappedFile& file : text.files()) {
-    const auto bytes = file.bytes();
-    for (std::size_t offset = 0; offset < bytes.size();) {
-      const auto point = first_code_point(bytes.subspan(offset));
-      if (!point) {
-        fail(
-            ErrorCode::invalid_argument,
-            "{}: not UTF-8 at byte offset {} (0x{:02x}); --tokenizer chars wants UTF-8, bytes takes any file",
-            file.path(), offset, std::to_integer<unsigned>(bytes[offset]));
-      }
-      seen[point->value] = true;
-      offset += point->bytes;
-    }
-  }
+  text.for_each_piece(
+      0, text.size(), [&](const RegularFile& file, std::uint64_t begin, std::span<const std::byte> piece) {
+        for (std::size_t at = 0; at < piece.size();) {
+          const auto point = first_code_point(piece.subspan(at));
+          if (!point) {
+            fail(ErrorCode::invalid_argument,
+                 "{}: not UTF-8 at byte offset {} (0x{:02x}); --tokenizer chars wants UTF-8, bytes takes any "
+                 "file",
+                 file.path(), begin + at, std::to_integer<unsigned>(piece[at]));
+          }
+          seen[point->value] = true;
+          at += point->bytes;
+        }
+      });
   std::vector<char32_t> alphabet;
   for (char32_t value = 0; value < kCodePoints; ++value) {
     if (seen[value]) alphabet.push_back(value);
@@ -90,32 +120,30 @@ std::uint64_t tokens_in(const Text& text, std::uint64_t begin, std::uint64_t end
                         const Tokenizer& tokenizer) {
   if (tokenizer.is_bytes()) return end - begin;
   std::uint64_t count = 0;
-  text.for_each_piece(begin, end, [&](std::span<const std::byte> piece) {
+  text.for_each_piece(begin, end, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
     count += piece.size() - static_cast<std::uint64_t>(std::ranges::count_if(piece, continues_character));
   });
   return count;
 }
 
 // [begin, end) holds whole characters.
-void append(const Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer& tokenizer,
+void append(Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer& tokenizer,
             TokenFileWriter& writer) {
-  constexpr std::size_t kPieceTokens = 1 << 18;
   std::vector<std::uint32_t> tokens;
-  text.for_each_piece(begin, end, [&](std::span<const std::byte> piece) {
-    for (std::size_t offset = 0; offset < piece.size();) {
-      tokens.clear();
-      while (tokens.size() < kPieceTokens && offset < piece.size()) {
-        if (tokenizer.is_bytes()) {
-          tokens.push_back(std::to_integer<std::uint32_t>(piece[offset++]));
-        } else {
-          const auto point = first_code_point(piece.subspan(offset));
-          check(point.has_value(), "the text changed while it was read");
-          tokens.push_back(tokenizer.token_of(point->value));
-          offset += point->bytes;
-        }
+  text.for_each_piece(begin, end, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
+    text.require_unchanged();  // since its characters were counted
+    tokens.clear();
+    for (std::size_t at = 0; at < piece.size();) {
+      if (tokenizer.is_bytes()) {
+        tokens.push_back(std::to_integer<std::uint32_t>(piece[at++]));
+        continue;
       }
-      writer.append(tokens);
+      const auto point = first_code_point(piece.subspan(at));
+      check(point.has_value(), "the text changed while it was read");
+      tokens.push_back(tokenizer.token_of(point->value));
+      at += point->bytes;
     }
+    writer.append(tokens);
   });
 }
 
@@ -126,7 +154,9 @@ std::uint64_t split_at(const Text& text, std::uint64_t limit, std::uint64_t slac
   const auto inside = [&](std::uint64_t place) {
     bool continues = false;
     text.for_each_piece(place, place + 1,
-                        [&](std::span<const std::byte> piece) { continues = continues_character(piece[0]); });
+                        [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
+                          continues = continues_character(piece[0]);
+                        });
     return continues;
   };
   while (!tokenizer.is_bytes() && split > 0 && inside(split)) --split;
@@ -150,7 +180,7 @@ PrepareResult prepare_data(const std::vector<std::string>& files, const std::str
     fail(ErrorCode::invalid_argument, "data prepare: tokenizer is '{}'; wanted bytes or chars",
          options.tokenizer);
   }
-  const Text text(files);
+  Text text(files);
   const Tokenizer tokenizer = options.tokenizer == "chars" ? Tokenizer(alphabet_of(text)) : Tokenizer();
   const auto validation =
       static_cast<std::uint64_t>(static_cast<double>(text.size()) * options.validation_share);

@@ -62,6 +62,30 @@ TEST(PrepareChars, SplitsBetweenCharactersAndKeepsThemAll) {
   }
 }
 
+// Texts are read by the piece of 256 KiB; no piece ends inside a character.
+TEST(PrepareChars, LongTextsLoseNothingWhereTheyAreCut) {
+  const TempDir folder;
+  constexpr std::size_t kPiece = 1 << 18;
+  for (const std::string character : {"ờ", "😀", "é", "x"}) {
+    for (std::size_t shift = 0; shift < 4; ++shift) {
+      std::string text(shift, 'a');
+      while (text.size() < 2 * kPiece + 10) text += character;
+      write_file(folder.file("a"), text);
+      const auto result = prepare_data({folder.file("a")}, folder.file("out"), chars(0.25));
+      EXPECT_EQ(result.train_tokens + result.validation_tokens,
+                shift + (text.size() - shift) / character.size());
+      EXPECT_EQ(text_of(folder.file("out"), result.train_path) +
+                    text_of(folder.file("out"), result.validation_path),
+                text);
+      text[kPiece + 7] = '\xFF';
+      write_file(folder.file("a"), text);
+      EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                           [&] { prepare_data({folder.file("a")}, folder.file("out"), chars()); }),
+                  HasSubstr(character == "x" ? "not UTF-8 at byte offset 262151 (0xff)" : "not UTF-8 at"));
+    }
+  }
+}
+
 TEST(PrepareChars, TakesTheNarrowestWidthThatDoes) {
   const TempDir folder;
   std::string text;

@@ -79,6 +79,17 @@ TEST(PrepareData, WithoutValidation) {
   EXPECT_EQ(text_of(without.train_path), lines(10));
 }
 
+// The one that is cut short here is so by prepare_data itself, which writes under that name.
+TEST(PrepareData, ATextCutShortIsAnErrorThatSaysWhere) {
+  const TempDir folder;
+  const std::string text = folder.file("out/train.tokens.partial");
+  std::filesystem::create_directory(folder.file("out"));
+  write_file(text, lines(2000));
+  EXPECT_THAT(error_of(ErrorCode::corrupt, [&] { prepare_data({text}, folder.file("out"), {}); }),
+              HasSubstr(text + ": cut short while it was being read: wanted bytes 0 to "));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("out/train.tokens")));
+}
+
 TEST(PrepareData, RefusesInWords) {
   const TempDir folder;
   const auto prepare = [&](std::vector<std::string> files, PrepareOptions options = {}) {
