@@ -4,11 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,7 +15,7 @@
 
 #include "src/base/units.h"
 #include "terrace/store.h"
-#include "tests/e2e/program.h"
+#include "tests/e2e/mpi_job.h"
 #include "tests/e2e/watched_program.h"
 
 namespace terrace::e2e {
@@ -30,125 +27,7 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-#ifndef TERRACE_MPIRUN
-#define TERRACE_MPIRUN ""
-#endif
-
-using Arguments = std::vector<std::string>;
-
-std::size_t count_of(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
-// Turns the new process into mpirun with `arguments`.
-std::function<void()> mpirun(const Arguments& arguments) {
-  return [arguments] {
-    std::istringstream words(TERRACE_MPIRUN);
-    Arguments all;
-    for (std::string word; words >> word;) all.push_back(word);
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    std::vector<char*> argv;
-    for (std::string& argument : all) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    ::execv(argv[0], argv.data());
-    ::_exit(126);
-  };
-}
-
-// The processes that mpirun has started.
-std::set<pid_t> children_of(pid_t parent) {
-  std::set<pid_t> children;
-  std::error_code gone;
-  for (auto entry = fs::directory_iterator("/proc", gone); !gone && entry != fs::directory_iterator();
-       entry.increment(gone)) {
-    const int id = std::atoi(entry->path().filename().c_str());
-    if (id == 0) continue;
-    const std::string text = read_file(entry->path() / "stat");
-    const std::size_t name_end = text.rfind(')');  // "id (name) state parent"
-    if (name_end == std::string::npos) continue;
-    std::istringstream words(text.substr(name_end + 1));
-    char state = 0;
-    pid_t of = 0;
-    words >> state >> of;
-    if (of == parent && state != 'Z') children.insert(id);
-  }
-  return children;
-}
-
-// Rank of a process that mpirun has started; -1 when it is none or has ended.
-int rank_of(pid_t process) {
-  const std::string text = read_file("/proc/" + std::to_string(process) + "/environ");
-  const std::string key = "OMPI_COMM_WORLD_RANK=";
-  const std::size_t at = text.find(key);
-  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + key.size());
-}
-
-bool runs(pid_t process) {
-  return ::kill(process, 0) == 0 || errno != ESRCH;
-}
-
-class MpiTrainTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (std::string(TERRACE_MPIRUN).empty()) GTEST_SKIP() << "this build has no MPI";
-  }
-
-  // Two blocks of width 32, five contributions a step: no number of ranks divides them.
-  Config shape(Config config) const {
-    config.model.layers = 2;
-    config.model.width = 32;
-    config.train.steps = 4;
-    config.train.micro_batch = 2;
-    config.train.micro_batches = 5;
-    config.optimizer.schedule = "constant";
-    config.placement.chunk_numel = 4096;
-    config.compute.threads = 1;
-    config.ranks.time_limit_s = 20;
-    return config;
-  }
-  Config in_memory() { return shape(workspace_.config()); }
-  Config on_disk() { return shape(workspace_.config_on_disk()); }
-
-  // Arguments of mpirun for a job of so many processes.
-  Arguments job(std::uint32_t processes, const Config& config, bool resume = false) const {
-    Arguments all{"-n", std::to_string(processes), TERRACE_PROGRAM};
-    for (std::string& argument : program_.arguments(config, resume)) all.push_back(std::move(argument));
-    all.insert(all.end(), {"--ranks-per-process", "1"});
-    return all;
-  }
-  Outcome run_job(std::uint32_t processes, const Config& config, bool resume = false) const {
-    return run_program(workspace_.path(), {}, mpirun(job(processes, config, resume)));
-  }
-  // A job that must end well; its metrics, which are written once, and what it says, once.
-  Record record_of_job(std::uint32_t processes, const Config& config, bool resume = false) const {
-    const Outcome outcome = run_job(processes, config, resume);
-    EXPECT_EQ(outcome.code, 0) << outcome;
-    const Record record = record_of_metrics(program_.metrics_path());
-    EXPECT_EQ(count_of(outcome.out, "state "), 1u) << outcome;
-    EXPECT_THAT(outcome.out, HasSubstr("state " + record.hash + "\n"));
-    EXPECT_EQ(count_of(outcome.out, "trained "), 1u) << outcome;
-    EXPECT_EQ(count_of(outcome.err, "matrix products by"), 1u) << outcome;
-    return record;
-  }
-  // A job that must end with an error that says `words`, of its own accord and with nothing left.
-  void expect_refused(const Arguments& arguments, const testing::Matcher<const std::string&>& words) const {
-    const Outcome outcome = run_program(workspace_.path(), {}, mpirun(arguments));
-    EXPECT_GT(outcome.code, 0) << outcome;
-    EXPECT_THAT(outcome.err, words);
-    EXPECT_THAT(outcome.out, Not(HasSubstr("trained ")));
-  }
-
-  static Config on(Config config, const std::string& stage, std::uint32_t replicas = 0) {
-    config.ranks.stage = stage;
-    config.ranks.replicas = replicas;
-    return config;
-  }
-
-  Workspace workspace_;
-  TrainProgram program_{workspace_.path()};
-};
+class MpiTrainTest : public MpiJobTest {};
 
 struct Job {
   std::uint32_t processes;
@@ -293,18 +172,11 @@ TEST_F(MpiTrainTest, WhatFailsAtTheStartIsNamedByItsRank) {
   run(config);
   expect_refused(job(2, config), AllOf(HasSubstr("rank 0: "), HasSubstr("already holds a store")));
   // One rank's data is not there, as on a machine that lacks a mount.
-  const Arguments both = job(1, on_disk());
-  const fs::path other = workspace_.path() + "/other";
-  fs::create_directories(other);
-  Config broken = config;
-  broken.data.path = other;
-  Arguments mixed = both;
-  mixed.push_back(":");
-  for (const std::string& argument : both) mixed.push_back(argument);
-  for (std::string& argument : std::span(mixed).subspan(both.size())) {
-    if (argument == workspace_.path() + "/config.toml") argument = write_config(other, broken);
-  }
-  expect_refused(mixed, AllOf(HasSubstr("rank 1: "), HasSubstr(other.string() + "/train.tokens")));
+  const Config whole = on_disk();
+  Config broken = whole;
+  broken.data.path = workspace_.path() + "/other";
+  expect_refused(mixed_job({whole, broken}),
+                 AllOf(HasSubstr("rank 1: "), HasSubstr(broken.data.path + "/train.tokens")));
 }
 
 TEST_F(MpiTrainTest, JobsThatCannotBeAreRefused) {
