@@ -77,6 +77,7 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
     world_ = options.make_world(communicator_options(config));
     check(static_cast<std::uint32_t>(world_->size()) == config.ranks.count,
           "{} processes for ranks.count = {}", world_->size(), config.ranks.count);
+    require_alike(*world_, options.process_settings);
   }
   const bool has_store = !config.store.path.empty();
   // The first process's answer is everybody's: it may make the store while another still looks.
@@ -242,7 +243,8 @@ void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, 
                                  ? ~std::uint64_t{0} >> 2
                                  // The least that any process sees: one plan for all.
                                  : ~largest_of_processes(~(free_nvme_bytes(config) + held_bytes));
-  HostOverhead overhead = model_.overhead(config.placement.chunk_numel);
+  HostOverhead overhead =
+      largest_of_processes(model_.overhead(config.placement.chunk_numel));  // one plan for all
   const auto plan_once = [&] {
     PlanRequest request = plan_request(config, model_.shape, config.placement.chunk_numel, free, overhead);
     request.cut_ranks = cut_ranks;
@@ -266,8 +268,7 @@ void Engine::make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, 
   memory_.sample();
   if (model_.measured) {
     const std::uint64_t estimated_bytes = overhead.library_bytes;
-    overhead = model_.measured(overhead);
-    overhead.library_bytes = largest_of_processes(overhead.library_bytes);  // one plan for all
+    overhead = largest_of_processes(model_.measured(overhead));
     if (overhead.library_bytes > estimated_bytes) on_own_heap(plan_with_programs, plans);
     memory_.sample();
   }

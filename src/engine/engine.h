@@ -15,6 +15,7 @@
 #include "io/scratch.h"
 #include "src/base/process_memory.h"
 #include "src/collectives/communicator.h"
+#include "src/engine/alike.h"
 #include "src/engine/host_overhead.h"
 #include "src/engine/initial_broadcast.h"
 #include "src/engine/rank_threads.h"
@@ -58,6 +59,8 @@ struct EngineOptions {
   // Where ranks are processes: gives this process's rank of their world. Empty: all ranks are threads of this
   // one.
   std::function<std::unique_ptr<Communicator>(const CommunicatorOptions&)> make_world = {};
+  // What those processes must have alike: a difference is refused before anything else is done.
+  Settings process_settings = {};
 };
 
 // ranks.time_limit_s and ranks.link_gbps.
@@ -92,6 +95,7 @@ class Engine {
   // Every process calls, in one order. Errors as Communicator's.
   std::uint64_t sum_of_processes(std::uint64_t value);
   std::uint64_t largest_of_processes(std::uint64_t value);
+  HostOverhead largest_of_processes(const HostOverhead& overhead);  // line by line
   // Numbers of which each is 0 on all processes but one.
   std::vector<double> join_processes(std::vector<double> values);
   const ModelShape& model() const { return model_.shape; }

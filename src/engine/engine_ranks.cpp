@@ -45,6 +45,23 @@ std::uint64_t Engine::largest_of_processes(std::uint64_t value) {
   return value;
 }
 
+HostOverhead Engine::largest_of_processes(const HostOverhead& overhead) {
+  Communicator* world = processes();
+  if (world == nullptr) return overhead;
+  static constexpr std::array kLines{&HostOverhead::library_bytes, &HostOverhead::scratch_bytes,
+                                     &HostOverhead::token_bytes,   &HostOverhead::program_bytes,
+                                     &HostOverhead::table_bytes,   &HostOverhead::rounding_bytes,
+                                     &HostOverhead::copy_bytes};
+  static_assert(sizeof(HostOverhead) == kLines.size() * sizeof(std::uint64_t));
+  std::array<std::uint64_t, kLines.size()> own{}, largest{};
+  for (std::size_t i = 0; i < kLines.size(); ++i) own[i] = overhead.*kLines[i];
+  world->all_reduce({"host overhead", kNoUnit, 0}, ReduceOp::max, std::span<const std::uint64_t>(own),
+                    std::span<std::uint64_t>(largest));
+  HostOverhead all;
+  for (std::size_t i = 0; i < kLines.size(); ++i) all.*kLines[i] = largest[i];
+  return all;
+}
+
 std::vector<double> Engine::join_processes(std::vector<double> values) {
   if (Communicator* world = processes()) {
     const std::vector<double> own = values;

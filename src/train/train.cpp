@@ -16,6 +16,7 @@
 #include "src/train/batches.h"
 #include "src/train/compare_ranks.h"
 #include "src/train/metrics.h"
+#include "src/train/process_settings.h"
 #include "src/train/rank_report.h"
 #include "src/train/report.h"
 #include "src/train/session.h"
@@ -39,7 +40,7 @@ class Training {
         tokens_(checked_tokens()),
         validation_(validation_tokens()),
         sampler_(tokens_, train_samples(config)),
-        session_(config, session, options.compare_ranks),
+        session_(config, with_settings(session), options.compare_ranks),
         commits_(config, session_.plan()),
         schedule_(schedule_of(config)),
         loss_scale_(loss_scale_of(config)),
@@ -149,6 +150,11 @@ class Training {
     require_vocabulary(*tokens, config_.model.vocabulary);
     DistributedSampler(*tokens, validation_samples(config_));  // long enough for a sample
     return tokens;
+  }
+
+  SessionOptions with_settings(SessionOptions session) const {
+    session.process_settings = process_settings(config_, options_, tokens_, validation_.get());
+    return session;
   }
 
   bool evaluation_due() const {
