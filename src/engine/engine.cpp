@@ -80,6 +80,12 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
     require_alike(*world_, options.process_settings);
   }
   const bool has_store = !config.store.path.empty();
+  if (world_ && has_store && config.commit.every_steps == 0) {
+    fail(ErrorCode::unsupported,
+         "commit.every_steps = 0: a store of one extent a chunk ({}) cannot be shared by processes; wanted "
+         "auto, a number above 0, or no store.path",
+         config.store.path);
+  }
   // The first process's answer is everybody's: it may make the store while another still looks.
   const bool asks = !world_ || world_->rank() == 0;
   const bool exists =

@@ -97,6 +97,16 @@ TEST_F(MpiConfigTest, WhatIsAProcessOwnMayDiffer) {
   EXPECT_EQ(record_of_job(mixed_job({config, changed})), run(in_memory()));
 }
 
+TEST_F(MpiConfigTest, AStoreThatProcessesCannotShareIsNotMade) {
+  Config config = on_disk();
+  config.commit.every_steps = 0;
+  expect_refused(job(2, config), AllOf(HasSubstr("commit.every_steps = 0"), HasSubstr(config.store.path),
+                                       HasSubstr("cannot be shared by processes")));
+  expect_nothing_made(config);
+  config.store.path = workspace_.path() + "/text/store";  // where none can be made: nobody tries
+  expect_refused(job(2, config), HasSubstr("cannot be shared by processes"));
+}
+
 // The data of one process alone is cut short: its rank says so, and the job ends.
 TEST_F(MpiConfigTest, ATokenFileCutShortIsNamedByItsRank) {
   Config config = in_memory();

@@ -187,11 +187,6 @@ TEST_F(MpiTrainTest, JobsThatCannotBeAreRefused) {
   Arguments plain = job(2, config);
   plain.resize(plain.size() - 2);
   expect_refused(plain, HasSubstr("ranks.per_process = 0: each would be a run of its own"));
-  config.commit.every_steps = 0;
-  expect_refused(job(2, config), HasSubstr("cannot be shared by processes"));
-  EXPECT_FALSE(fs::exists(config.store.path + "/manifest.json"));
-  for (const auto& entry : fs::directory_iterator(config.tiers.nvme[0].path))
-    ADD_FAILURE() << entry.path() << " is left";
   config.ranks.count = 2;
   config.ranks.per_process = 1;
   const Outcome alone = program_.run(config, false);
