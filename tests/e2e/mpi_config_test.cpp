@@ -122,5 +122,79 @@ TEST_F(MpiConfigTest, ATokenFileCutShortIsNamedByItsRank) {
                                  HasSubstr("the file has 100 bytes")));
 }
 
+// Text of which every fourth sample of 32 tokens has padding alone for targets.
+std::string padded_text() {
+  std::string text;
+  for (int block = 0; block < 400; ++block) {
+    for (int i = 0; i < 32; ++i) text += block % 4 >= 2 ? '~' : static_cast<char>('a' + (block + i * i) % 23);
+  }
+  return text;
+}
+
+// In the first step one rank has targets and overflows, the other has none and does not.
+TEST_F(MpiConfigTest, AnOverflowOnOneRankIsSkippedByAllAndLowersTheScaleOfAll) {
+  Config config = in_memory();
+  std::ofstream(workspace_.path() + "/padded text") << padded_text();
+  config.data.path = workspace_.path() + "/padded";
+  prepare_data({workspace_.path() + "/padded text"}, config.data.path, {});
+  config.data.ignore_token = '~';
+  config.train.steps = 24;
+  config.train.micro_batch = 1;
+  config.train.micro_batches = 2;
+  config.precision.compute = "fp16";
+  config.precision.loss_scale = -2;
+  config.precision.loss_scale_initial = 0x1p24;
+  config.precision.loss_scale_window = 1;
+  config.precision.loss_scale_hysteresis = 1;
+  const TokenFile tokens(config.data.path + "/" + kTrainTokensName);
+  const auto targets = [&](std::uint32_t rank, std::uint64_t step) {
+    const DistributedSampler sampler(tokens, train_samples(config));
+    std::vector<std::uint32_t> in(sampler.contribution_samples(rank, step) * config.model.context);
+    std::vector<std::int32_t> out(in.size());
+    return sampler.fill(rank, in, out, step);
+  };
+  const auto suits = [&] {
+    for (std::uint64_t step = 0; step < config.train.steps; ++step)
+      if (targets(0, step) + targets(1, step) == 0) return false;  // skipped: nothing to compare
+    return targets(0, 0) == 0 && targets(1, 0) > 1;
+  };
+  for (config.train.seed = 1; !suits(); ++config.train.seed) ASSERT_LT(config.train.seed, 1000u);
+
+  Config threads = config;
+  threads.ranks.count = 2;
+  const Record wanted = run(config);
+  EXPECT_EQ(run(threads), wanted);
+  for (const char* stage : {"0", "3"}) {
+    EXPECT_EQ(record_of_job(2, on(config, stage)), wanted) << stage;
+    std::vector<bool> dropped;
+    std::ifstream metrics(program_.metrics_path());
+    for (std::string line; std::getline(metrics, line);) {
+      const auto event = nlohmann::json::parse(line);
+      if (event["event"] == "step") dropped.push_back(event.value("dropped", false));
+    }
+    ASSERT_EQ(dropped.size(), config.train.steps);
+    EXPECT_TRUE(dropped[0]);
+    EXPECT_GE(std::ranges::count(dropped, false), 3);
+    // Found in the end, raised after a while, and too large again.
+    EXPECT_TRUE(std::find(std::ranges::find(dropped, false), dropped.end(), true) != dropped.end());
+  }
+}
+
+// Every rank draws weights of its own; those of rank 0 are what all go on with.
+TEST_F(MpiConfigTest, OwnSeedsEndWithTheParametersOfRankZero) {
+  const Record wanted = run(in_memory());
+  for (const char* stage : {"0", "1", "3"}) {
+    Config config = on(on_disk(), stage);
+    config.ranks.own_seeds = true;
+    Arguments arguments = job(3, config);
+    arguments.push_back("--compare-ranks");
+    const Outcome outcome = run_program(workspace_.path(), {}, mpirun(arguments));
+    ASSERT_EQ(outcome.code, 0) << outcome;
+    EXPECT_EQ(record_of_metrics(program_.metrics_path()), wanted) << stage;
+    for (const char* line : {"max |rank 0 - rank 1| = 0 over ", "max |rank 0 - rank 2| = 0 over "})
+      EXPECT_EQ(count_of(outcome.out, line), 1u) << outcome;
+  }
+}
+
 }  // namespace
 }  // namespace terrace::e2e
