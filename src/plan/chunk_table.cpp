@@ -107,6 +107,10 @@ StateLayout state_layout(const Chunk& chunk) {
   return state_layout(chunk.master_only ? master : adamw_streams(), chunk.numel);
 }
 
+std::uint64_t stream_bytes(const Chunk& chunk) {
+  return chunk.numel * sizeof(float) * (chunk.master_only ? 1 : adamw_streams().size());
+}
+
 std::uint64_t state_slot_bytes(const Chunk& chunk) {
   return state_layout(chunk).payload_bytes + kExtentTrailerBytes;
 }

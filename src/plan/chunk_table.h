@@ -57,6 +57,9 @@ StateLayout state_layout(const std::vector<StateStream>& streams, std::uint64_t 
 // adamw_streams(), or of a master_only chunk the first of them.
 StateLayout state_layout(const Chunk& chunk);
 
+// Bytes of a chunk's streams alone, without what staggers them.
+std::uint64_t stream_bytes(const Chunk& chunk);
+
 // Bytes of a state slot: payload and trailer.
 std::uint64_t state_slot_bytes(const Chunk& chunk);
 std::uint64_t state_slot_bytes(std::uint64_t numel);  // of all of adamw_streams()

@@ -50,17 +50,19 @@ std::string kept_text(const Plan& plan, const PlanRequest& request) {
 
 std::string placement_text(const Plan& plan, const PlanRequest& request) {
   const ModelShape& model = request.model;
-  const auto chunk_bytes = [&](std::uint64_t element) {
-    return [&plan, element](std::size_t c) { return plan.chunks[c].numel * element; };
+  const auto param_bytes = [&](std::size_t c) {
+    return plan.chunks[c].numel * dtype_bytes(model.param_dtype);
+  };
+  const GradientSums sums(request.ranks, request.contributions);
+  const auto sum_bytes = [&](std::size_t c) {
+    return plan.chunks[c].master_only ? 0 : plan.chunks[c].numel * dtype_bytes(sums.sum_dtype(model));
   };
   std::string text = "where each class of data goes\n";
-  text += fmt::format("  {:<20} {}\n", "parameters",
-                      where(plan.placement.parameters, chunk_bytes(dtype_bytes(model.param_dtype))));
-  const GradientSums sums(request.ranks, request.contributions);
-  text += fmt::format("  {:<20} {}\n", "gradients",
-                      where(plan.placement.gradients, chunk_bytes(dtype_bytes(sums.sum_dtype(model)))));
-  text +=
-      fmt::format("  {:<20} {}\n", "optimizer state", where(plan.placement.optimizer_state, chunk_bytes(12)));
+  text += fmt::format("  {:<20} {}\n", "parameters", where(plan.placement.parameters, param_bytes));
+  text += fmt::format("  {:<20} {}\n", "gradients", where(plan.placement.gradients, sum_bytes));
+  text += fmt::format(
+      "  {:<20} {}\n", "optimizer state",
+      where(plan.placement.optimizer_state, [&](std::size_t c) { return stream_bytes(plan.chunks[c]); }));
   text += fmt::format("  {:<20} {}\n", "activations", where(plan.placement.activations, [&](std::size_t u) {
                         return model.units[u].output_bytes;
                       }));

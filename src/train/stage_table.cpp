@@ -25,8 +25,9 @@ Held held_by(const Plan& plan, const ModelShape& model) {
     const std::uint64_t numel = plan.chunks[c].numel;
     if (plan.ranks.keeps_parameters(plan.rank, c)) held.parameters += numel * dtype_bytes(model.param_dtype);
     if (!plan.ranks.holds(plan.rank, c)) continue;
+    held.states += stream_bytes(plan.chunks[c]);
+    if (plan.chunks[c].master_only) continue;
     held.gradients += numel * dtype_bytes(model.grad_dtype);
-    held.states += numel * 12;
     const bool own = plan.ranks.owner(c) == plan.rank;
     // An accumulator is fp32: all of it where it stands beside the sum, else what it is wider by.
     if (own && sums.separate_accumulator()) held.accumulators += numel * sizeof(float);

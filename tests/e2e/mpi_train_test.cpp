@@ -74,6 +74,29 @@ TEST_F(MpiTrainTest, EveryStageGivesTheBitsOfOneProcess) {
   }
 }
 
+// Added up in another order: not the bits of one process, but those of as many threads.
+TEST_F(MpiTrainTest, EveryOrderOfReductionGivesTheBitsOfThreads) {
+  struct Order {
+    std::uint32_t processes;
+    const char* stage;
+    const char* reduce;
+    const char* hybrid_reduce;
+  };
+  for (const Order& order : {Order{2, "0", "last", "flat"}, Order{3, "2", "grouped", "flat"},
+                             Order{4, "hybrid_shard", "each", "hierarchical"}}) {
+    SCOPED_TRACE(order.stage);
+    Config config = on(on_disk(), order.stage);
+    config.ranks.reduce = order.reduce;
+    config.ranks.hybrid_reduce = order.hybrid_reduce;
+    const Record record = record_of_job(order.processes, config);
+    Config threads = on(in_memory(), order.stage);
+    threads.ranks = config.ranks;
+    threads.ranks.count = order.processes;
+    EXPECT_EQ(record, run(threads));
+    EXPECT_NE(record.hash, run(in_memory()).hash);
+  }
+}
+
 // One step by each, in turn: a store knows tensors and ranges, never processes.
 TEST_F(MpiTrainTest, AStoreGoesOnWithAnyNumberOfProcessesOrThreads) {
   enum class Ranks { processes, threads };

@@ -79,6 +79,21 @@ TEST(StageTable, CountsWhatStaysWhole) {
   EXPECT_NE(lines_of(stage_table(request)).at("3"), lines.at("3"));
 }
 
+// A frozen unit has parameters and the one stream of a master copy, no gradient.
+TEST(StageTable, CountsOfFrozenTensorsWhatThereIs) {
+  PlanRequest request = testing_models::roomy_request(even_model(), 4, 4 * kBlockNumel);
+  request.ranks = {Stage::gradients, 4, 1};
+  request.model.units[1].tensors[0].frozen = request.model.units[1].tensors[0].master_only = true;
+  const std::string text = stage_table(request);
+  const std::uint64_t unit = 16 * kBlockNumel, padded = 4 * unit;
+  const auto lines = lines_of(text);
+  std::string joined;
+  for (const std::string& word : lines.at("0")) joined += word + " ";
+  EXPECT_THAT(joined, testing::HasSubstr(format_bytes(2 * padded))) << text;
+  EXPECT_THAT(joined, testing::HasSubstr(format_bytes(2 * (padded - unit)))) << text;
+  EXPECT_THAT(joined, testing::HasSubstr(format_bytes(12 * (padded - unit) + 4 * unit))) << text;
+}
+
 TEST(StageTable, SaysWhatDoesNotFit) {
   PlanRequest request = testing_models::roomy_request(even_model(), 4, 4 * kBlockNumel);
   request.ranks = {Stage::parameters, 4, 1};
