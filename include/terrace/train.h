@@ -40,6 +40,11 @@ struct TrainOptions {
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvalReport&)> on_eval;
   std::function<bool()> should_stop;  // true: finish the step, commit and return
+  // Called at most once, on the thread that called train(), with what is wrong: a rank that is a thread of
+  // this process has not come back, ranks.time_limit_s and up to five seconds more after the others had
+  // ended. A thread cannot be ended from outside, so train() does not return before it does; this may end the
+  // process (the store opens at its last commit). Empty: it is waited for.
+  std::function<void(const std::string& what)> on_stuck;
 };
 
 struct TrainResult {

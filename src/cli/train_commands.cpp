@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "src/cli/commands.h"
@@ -23,6 +25,12 @@ int run_train(const ConfigArguments& arguments, TrainOptions options) {
   options.on_step = [&progress](const StepReport& report) { progress.step(report); };
   options.on_eval = [&progress](const EvalReport& report) { progress.eval(report); };
   options.should_stop = [&stop] { return stop.requested(); };
+  options.on_stuck = [&progress](const std::string& what) {
+    progress.finish();
+    fmt::print(stderr, "error: {}, which it does not: the process ends without it\n", what);
+    std::fflush(nullptr);
+    std::_Exit(kExitError);
+  };
   TrainResult result;
   try {
     result = train(config, options);

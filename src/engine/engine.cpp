@@ -113,7 +113,7 @@ Engine::Engine(const Config& config, EngineModel model, const EngineOptions& opt
     }
   }
   make_plans_that_fit(planned, cut_ranks, held_bytes);
-  allocate(planned);
+  allocate(planned, options);
   memory_.sample();
   open_storage(planned, options, exists);
   memory_.sample();
@@ -134,7 +134,7 @@ Engine::~Engine() {
 }
 
 // One region for all ranks' host slots; a device arena, and groups to meet in, for each.
-void Engine::allocate(const Config& config) {
+void Engine::allocate(const Config& config, const EngineOptions& options) {
   std::uint64_t host_bytes = 0;
   for (const Rank& rank : ranks_) host_bytes += rank.plan.arena_bytes[1];
   host_ = std::make_shared<AlignedMemory>(allocate_host_region(host_bytes));
@@ -144,7 +144,8 @@ void Engine::allocate(const Config& config) {
     rank.arenas = std::make_unique<Arenas>(*rank.device, rank.plan.arena_bytes[0], host_, offset);
     offset += rank.plan.arena_bytes[1];
   }
-  threads_ = std::make_unique<RankThreads>(local_ranks(), communicator_options(config).time_limit);
+  threads_ =
+      std::make_unique<RankThreads>(local_ranks(), communicator_options(config).time_limit, options.on_stuck);
   make_groups(config);
 }
 

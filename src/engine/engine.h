@@ -55,6 +55,7 @@ struct EngineOptions {
   std::shared_ptr<IoHooks> io_hooks = nullptr;  // tests inject faults here
   // As in RuntimeOptions.
   std::function<void(std::uint32_t rank, const Op&)> before_operation = {};
+  std::function<void(const std::string& what)> on_stuck = {};  // as in TrainOptions
   bool compares_numerics = true;  // false: no step is run (sampling), so a difference is not said
   // Where ranks are processes: gives this process's rank of their world. Empty: all ranks are threads of this
   // one.
@@ -135,7 +136,7 @@ class Engine {
   };
 
   void make_plans_that_fit(const Config& config, std::uint32_t cut_ranks, std::uint64_t held_bytes);
-  void allocate(const Config& config);
+  void allocate(const Config& config, const EngineOptions& options);
   void make_groups(const Config& config);
   void open_store(const Config& config, bool exists, const std::vector<VolumePath>& room);
   Communicator* processes() const;

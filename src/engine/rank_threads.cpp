@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <system_error>
+#include <utility>
 
 #include "src/base/fail.h"
 #include "src/base/log.h"
@@ -39,8 +40,9 @@ std::string words_of_first(const std::vector<std::exception_ptr>& failures) {
 
 }  // namespace
 
-RankThreads::RankThreads(std::uint32_t ranks, std::chrono::milliseconds time_limit)
-    : ranks_(ranks), time_limit_(time_limit), failures_(ranks), ended_(ranks) {
+RankThreads::RankThreads(std::uint32_t ranks, std::chrono::milliseconds time_limit,
+                         std::function<void(const std::string&)> stuck)
+    : ranks_(ranks), time_limit_(time_limit), stuck_(std::move(stuck)), failures_(ranks), ended_(ranks) {
   if (ranks == 1) return;
   try {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) threads_.emplace_back([this, rank] { loop(rank); });
@@ -79,15 +81,34 @@ void RankThreads::run(const std::function<void(std::uint32_t)>& body) {
 
 void RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock) {
   const auto all = [&] { return running_ == 0; };
+  const auto all_or_failed = [&] { return all() || failed(); };
   changed_.wait(lock, [&] { return running_ < ranks_; });
-  if (!changed_.wait_for(lock, time_limit_, [&] { return all() || failed(); })) {
-    logger()->warn("{} still at work, {:.2f} s after another rank ended", running_ranks(),
-                   std::chrono::duration<double>(time_limit_).count());
-    changed_.wait(lock, [&] { return all() || failed(); });
+  if (!changed_.wait_for(lock, time_limit_, all_or_failed)) {
+    const std::string what = fmt::format("{} still at work, {:.2f} s after another rank ended",
+                                         running_ranks(), std::chrono::duration<double>(time_limit_).count());
+    logger()->warn("{}", what);
+    if (!changed_.wait_for(lock, patience(), all_or_failed)) give_up(lock, what);
+    changed_.wait(lock, all_or_failed);
   }
   if (changed_.wait_for(lock, std::min(time_limit_, std::chrono::milliseconds(1000)), all)) return;
-  logger()->error("{}; waiting for {} to stop", words_of_first(failures_), running_ranks());
+  const std::string what =
+      fmt::format("{}; waiting for {} to stop", words_of_first(failures_), running_ranks());
+  logger()->error("{}", what);
+  if (!changed_.wait_for(lock, patience(), all)) give_up(lock, what);
   changed_.wait(lock, all);
+}
+
+// How long a rank that was named is waited for.
+std::chrono::milliseconds RankThreads::patience() const {
+  return std::min(time_limit_, std::chrono::milliseconds(5000));
+}
+
+void RankThreads::give_up(std::unique_lock<std::mutex>& lock, const std::string& what) {
+  const auto stuck = std::exchange(stuck_, nullptr);
+  if (!stuck) return;
+  lock.unlock();
+  stuck(what);
+  lock.lock();
 }
 
 bool RankThreads::failed() const {

@@ -16,8 +16,10 @@ namespace terrace {
 // Thread contract: run() from one thread at a time.
 class RankThreads {
  public:
+  // `stuck` (may be empty) is called by run(), once, as TrainOptions::on_stuck says.
   // Throws does_not_fit where the system gives no more threads.
-  RankThreads(std::uint32_t ranks, std::chrono::milliseconds time_limit);
+  RankThreads(std::uint32_t ranks, std::chrono::milliseconds time_limit,
+              std::function<void(const std::string&)> stuck);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -28,18 +30,22 @@ class RankThreads {
   //
   // A thread cannot be ended from outside: with a rank that hangs, this does not return. So the failure of
   // the others is logged while it is waited for, a second after they met it at the latest; and where nobody
-  // failed, that a rank has not ended within the time limit of the first that did.
+  // failed, that a rank has not ended within the time limit of the first that did. When that has been said,
+  // and the rank is not back after a time limit, five seconds at most, `stuck` is called.
   void run(const std::function<void(std::uint32_t)>& body);
 
  private:
   void loop(std::uint32_t rank);
   void stop();
   void wait_for_all(std::unique_lock<std::mutex>& lock);
+  std::chrono::milliseconds patience() const;
+  void give_up(std::unique_lock<std::mutex>& lock, const std::string& what);
   bool failed() const;                // mutex_ is held
   std::string running_ranks() const;  // mutex_ is held
 
   std::uint32_t ranks_;
   std::chrono::milliseconds time_limit_;
+  std::function<void(const std::string&)> stuck_;  // empty once it was called
   std::mutex mutex_;
   std::condition_variable changed_;
   const std::function<void(std::uint32_t)>* body_ = nullptr;

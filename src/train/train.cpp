@@ -323,6 +323,7 @@ TrainResult train_as_process(Config config, TrainOptions options, SessionOptions
 TrainResult train(const Config& config, const TrainOptions& options) {
   SessionOptions session;
   session.resume = options.resume;
+  session.on_stuck = options.on_stuck;
   const bool launched = launched_by_mpi();
   if (launched && config.ranks.per_process == 1) return train_as_process(config, options, session);
   if (launched) {

@@ -351,6 +351,35 @@ TEST_P(RankFaultTest, ARankThatHangsIsNamedWithinTheLimitAndStopsTheOthers) {
   EXPECT_GE(by_collective, 2);
 }
 
+// A program can end where a thread cannot be ended.
+TEST(RankStuck, ARankThatNeverComesBackIsGivenUp) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const OpKind kind : {OpKind::backward, OpKind::update}) {  // met in a collective; after the last one
+    EXPECT_EXIT(
+        {
+          Workspace workspace;
+          Config config = workspace.config();
+          config.train.steps = 2;
+          config.train.micro_batches = 2;
+          config.optimizer.clip_norm = kind == OpKind::update ? 0 : 1;
+          config.ranks.count = 2;
+          config.ranks.time_limit_s = 0.5;
+          TrainOptions options;
+          options.on_stuck = [](const std::string& what) {
+            std::cerr << "given up: " << what << "\n";
+            std::_Exit(7);
+          };
+          SessionOptions session;
+          session.on_stuck = options.on_stuck;
+          session.before_operation = [&](std::uint32_t rank, const Op& op) {
+            while (rank == 1 && op.kind == kind) std::this_thread::sleep_for(std::chrono::hours(1));
+          };
+          train(config, options, session);
+        },
+        testing::ExitedWithCode(7), "given up: .*rank 1");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, RankFaultTest, testing::ValuesIn(kMeshes), [](const auto& mesh) {
   return std::to_string(mesh.param.ranks) + "_stage_" + mesh.param.stage;
 });
