@@ -10,13 +10,16 @@ namespace {
 
 volatile sig_atomic_t stop_requested = 0;
 
-extern "C" void on_stop_signal(int) {
+// SIGTERM comes from a program, such as mpirun ending a job: nobody is there to press a key again.
+extern "C" void on_stop_signal(int number) {
   const int saved = errno;
   stop_requested = 1;
   signal(SIGINT, SIG_DFL);
   signal(SIGTERM, SIG_DFL);
   constexpr char kText[] = "\nstopping after this step; once more to stop at once\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  if (number == SIGINT) {
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  }
   errno = saved;
 }
 

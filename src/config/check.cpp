@@ -90,6 +90,11 @@ void check_config(const Config& config, const std::string& source) {
   check_placement(config, "gradients", config.placement.gradients, source);
   check_placement(config, "optimizer_state", config.placement.optimizer_state, source);
   check_placement(config, "activations", config.placement.activations, source);
+  constexpr double kSlowestLinkGbps = 1e-6;
+  if (config.ranks.link_gbps > 0 && config.ranks.link_gbps < kSlowestLinkGbps) {
+    fail(ErrorCode::invalid_argument, "{}: ranks.link_gbps = {}; wanted 0 (none), or at least {}", source,
+         config.ranks.link_gbps, kSlowestLinkGbps);
+  }
   std::set<std::string> paths;
   for (const auto& path : config.tiers.nvme) {
     if (!paths.insert(path.path).second) {

@@ -218,12 +218,13 @@ void Engine::receive_initial(Rank& rank) {
       [&](std::uint32_t c) { return rank.plan.ranks.holds(rank.plan.rank, c); });
 }
 
-// What lives in memory has been initialised; what lives on disk is, each time it is read, until it is
-// written.
+// What lives in memory, and this rank's copies of others' states, have been initialised; what lives on disk
+// is, each time it is read, until it is written.
 void Engine::drop_initial() {
   std::size_t dropped = 0;
   for (Rank& rank : ranks_) {
     dropped += std::erase_if(rank.initial, [&](const auto& chunk) {
+      if (rank.plan.ranks.owner(chunk.first) != rank.plan.rank) return true;
       return rank.plan.placement.optimizer_state[chunk.first] != Tier::nvme || store_ == nullptr ||
              store_->written(chunk.first);
     });

@@ -19,7 +19,8 @@ std::optional<TierShares> shares_of(const PlacementShares& shares) {
   return TierShares{shares.device, shares.host, shares.nvme};
 }
 
-Reduction reduction_of(const Config::Ranks& ranks, bool hybrid) {
+// With one replica there is nothing between replicas: what is added up within it are the rounds.
+Reduction reduction_of(const Config::Ranks& ranks, bool hybrid, std::uint32_t replicas) {
   const bool by_levels = ranks.hybrid_reduce == "hierarchical";
   if (by_levels && !hybrid) {
     fail(ErrorCode::invalid_argument,
@@ -39,7 +40,7 @@ Reduction reduction_of(const Config::Ranks& ranks, bool hybrid) {
         "gradient between contributions",
         ranks.stage);
   }
-  return by_levels                   ? Reduction::hierarchical
+  return by_levels                   ? (replicas > 1 ? Reduction::hierarchical : Reduction::grouped)
          : ranks.reduce == "last"    ? Reduction::last
          : ranks.reduce == "grouped" ? Reduction::grouped
                                      : Reduction::each;
@@ -66,7 +67,7 @@ RankShape rank_shape(const Config& config) {
          "ranks.count = {} and ranks.replicas = {}: wanted replicas that divide the ranks", shape.ranks,
          shape.replicas);
   }
-  shape.reduction = reduction_of(ranks, hybrid);
+  shape.reduction = reduction_of(ranks, hybrid, shape.replicas);
   return shape;
 }
 

@@ -30,6 +30,14 @@ RankTable::RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, s
     fail(ErrorCode::invalid_argument, "{} replicas under stage {}: only stage 3 is sharded within replicas",
          shape.replicas, static_cast<int>(shape.stage));
   }
+  const bool has_order = shape.reduction == Reduction::last           ? shape.stage <= Stage::optimizer
+                         : shape.reduction == Reduction::hierarchical ? shape.replicas > 1
+                                                                      : true;
+  if (!has_order) {
+    fail(ErrorCode::invalid_argument, "reduction '{}' under stage {} in {} replicas: wanted {}",
+         name_of(shape.reduction), static_cast<int>(shape.stage), shape.replicas,
+         shape.reduction == Reduction::last ? "stage 0 or 1" : "replicas");
+  }
   std::vector<std::vector<std::uint32_t>> of_unit(units);
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     of_unit[chunks[c].unit].push_back(c);

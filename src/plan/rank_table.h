@@ -53,7 +53,8 @@ class RankTable {
  public:
   RankTable() = default;
   // kept_units, [unit]: what stays whole on every rank where parameters are sharded; empty = none. Throws
-  // invalid_argument when replicas do not divide ranks, or exceed 1 under another stage.
+  // invalid_argument when replicas do not divide ranks, or exceed 1 under another stage, and where the stage
+  // does not have the order of reduction.
   RankTable(const RankShape& shape, const std::vector<Chunk>& chunks, std::size_t units,
             std::vector<bool> kept_units = {});
 

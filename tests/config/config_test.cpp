@@ -215,6 +215,7 @@ TEST_F(ConfigTest, CrossChecksNameTheKeys) {
               HasSubstr("tiers.device is 0"));
   EXPECT_THAT(error_of("[tiers]\nnvme = [{path = \"/a\"}, {path = \"/a\"}]\n"), HasSubstr("names /a twice"));
   EXPECT_THAT(error_of("[commit]\nevery_steps = 1\n"), HasSubstr("needs store.path"));
+  EXPECT_THAT(error_of("[ranks]\nlink_gbps = 1e-300\n"), HasSubstr("wanted 0 (none), or at least 1e-06"));
 }
 
 TEST_F(ConfigTest, OverridesTakeTheSamePath) {

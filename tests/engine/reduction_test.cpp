@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{3, "3", 0, "grouped", "flat"}, Case{4, "hybrid_shard", 2, "grouped", "flat"},
                     Case{4, "hybrid_shard", 2, "each", "hierarchical"},
                     Case{6, "hybrid_shard", 2, "each", "hierarchical"},
-                    Case{6, "hybrid_shard", 3, "each", "hierarchical"}));
+                    Case{6, "hybrid_shard", 3, "each", "hierarchical"},
+                    Case{3, "hybrid_shard", 1, "each", "hierarchical"}));
 
 }  // namespace
 }  // namespace terrace::engine_test

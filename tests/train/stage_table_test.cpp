@@ -151,6 +151,9 @@ TEST(RankShapeOf, OrdersOfReductionWantAStageThatHasThem) {
                 testing::AllOf(testing::HasSubstr("ranks.reduce = last with ranks.stage = "),
                                testing::HasSubstr("stage 0 or 1")));
   }
+  config.ranks.replicas = 1;  // nothing to be between
+  EXPECT_EQ(order("hybrid_shard", "each", "hierarchical"), Reduction::grouped);
+  config.ranks.replicas = 0;
   EXPECT_THAT(refusal("3", "each", "hierarchical"), testing::HasSubstr("wanted hybrid_shard"));
   EXPECT_THAT(refusal("hybrid_shard", "grouped", "hierarchical"), testing::HasSubstr("one of the two"));
 }
