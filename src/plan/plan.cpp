@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/fail.h"
+#include "src/plan/footprint.h"
 
 namespace terrace {
 namespace {
@@ -131,7 +132,7 @@ class Planner {
 
   // What is worth having of a pool: the next unit's piece while one is used; a deep queue of chunks to the
   // disk; never more than all there is of a kind.
-  std::uint64_t pool_bytes(Pool pool, int level) const {
+  std::uint64_t room_of(Pool pool, int level) const {
     static constexpr std::array<std::array<int, kPools>, 3> kCopies{{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
                                                                      {1, 2, 2, 1, 2, 1, 3, 3, 3, 4, 2},
                                                                      {1, 2, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
@@ -144,7 +145,7 @@ class Planner {
 
   PoolBytes pools_at(const std::array<int, kPools>& levels) const {
     PoolBytes pools{};
-    for (int p = 0; p < kPools; ++p) pools[p] = pool_bytes(static_cast<Pool>(p), levels[p]);
+    for (int p = 0; p < kPools; ++p) pools[p] = room_of(static_cast<Pool>(p), levels[p]);
     return pools;
   }
 
@@ -168,53 +169,8 @@ class Planner {
     }
   }
 
-  std::uint64_t fixed_bytes(Tier tier) const {
-    std::uint64_t sum = 0;
-    for (const LedgerLine& line : request_.fixed) {
-      if (line.tier == tier) sum += line.bytes;
-    }
-    return sum;
-  }
-
-  std::uint64_t pool_bytes(const PoolBytes& pools, Tier tier) const {
-    std::uint64_t sum = 0;
-    for (int p = 0; p < kPools; ++p) {
-      if (tier_of(static_cast<Pool>(p)) == tier) sum += pools[p];
-    }
-    return sum;
-  }
-
-  // The rank whose device holds most.
-  std::uint32_t fullest_rank() const {
-    std::uint32_t fullest = 0;
-    for (std::uint32_t rank = 1; rank < ranks(); ++rank) {
-      if (residents_[rank].bytes[kDevice] > residents_[fullest].bytes[kDevice]) fullest = rank;
-    }
-    return fullest;
-  }
-
-  std::array<std::uint64_t, kTiers> footprint(const PoolBytes& pools) const {
-    std::array<std::uint64_t, kTiers> bytes{};
-    bytes[kDevice] = residents_[fullest_rank()].bytes[kDevice] + pool_bytes(pools, Tier::device);
-    for (const Residents& rank : residents_) {
-      bytes[kHost] += rank.bytes[kHost] + pool_bytes(pools, Tier::host);
-      bytes[kNvme] += rank.own_store_bytes + rank.scratch_total_bytes;
-    }
-    bytes[kNvme] += second_extents();
-    for (int tier = 0; tier < kTiers; ++tier) bytes[tier] += fixed_bytes(static_cast<Tier>(tier));
-    return bytes;
-  }
-
-  // The store keeps two extents a chunk; the residents count one.
-  std::uint64_t second_extents() const {
-    if (!request_.has_store || !request_.two_extents) return 0;
-    std::uint64_t sum = 0;
-    for (const Chunk& chunk : plan_.chunks) sum += state_slot_bytes(chunk);
-    return sum;
-  }
-
   bool fits_in_budget(const PoolBytes& pools) const {
-    const auto bytes = footprint(pools);
+    const auto bytes = footprint_.bytes(pools);
     for (int tier = 0; tier < kTiers; ++tier) {
       if (tier == static_cast<int>(Tier::nvme) && ignore_nvme_) continue;
       if (bytes[tier] > request_.budget_bytes[tier]) return false;
@@ -311,7 +267,7 @@ class Planner {
       on_disk = std::max(on_disk, sum);
     }
     std::uint64_t& bytes = plan_.pools[static_cast<std::size_t>(Pool::state_staging)];
-    const std::uint64_t used = footprint(plan_.pools)[kHost];
+    const std::uint64_t used = footprint_.bytes(plan_.pools)[kHost];
     const std::uint64_t left = (request_.budget_bytes[kHost] - used) / ranks() & ~std::uint64_t{4095};
     if (on_disk > bytes) bytes += std::min(left, on_disk - bytes);
   }
@@ -321,8 +277,8 @@ class Planner {
     plan_.updates = request_.updates;
     plan_.pools = pools_at(levels_);
     if (plan_.fits) widen_state_slots();
-    write_ledger();
-    if (!plan_.fits) plan_.least_bytes = footprint(least_);
+    plan_.ledger = footprint_.ledger(plan_.pools);
+    if (!plan_.fits) plan_.least_bytes = footprint_.bytes(least_);
     std::vector<Plan> plans;
     for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
       plans.push_back(plan_);
@@ -346,54 +302,10 @@ class Planner {
     return plans;
   }
 
-  // Of the device of the rank that holds most; of the host, and the disks, of all ranks.
-  std::uint64_t resident_bytes(Tier tier, Item item) const {
-    std::uint64_t bytes = 0;
-    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-      if (tier == Tier::device && rank != fullest_rank()) continue;
-      for (SlotId id = 0; id < residents_[rank].slots.size(); ++id) {
-        const Slot& slot = residents_[rank].slots[id];
-        if (slot.tier == tier && slot.item == item && !is_foreign_extent(rank, id))
-          bytes += round_up(slot.bytes, 4096);
-      }
-    }
-    return bytes;
-  }
-
-  // An extent of the store that another rank writes.
-  bool is_foreign_extent(std::uint32_t rank, SlotId id) const {
-    const Slot& slot = residents_[rank].slots[id];
-    return slot.tier == Tier::nvme && slot.item == Item::state_chunk &&
-           residents_[rank].store_extent[slot.chunk] == id && plan_.ranks.owner(slot.chunk) != rank;
-  }
-
-  void write_ledger() {
-    Ledger& ledger = plan_.ledger;
-    ledger.budget_bytes = request_.budget_bytes;
-    for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-      const bool disk = tier == Tier::nvme;
-      ledger.add(tier, "parameters",
-                 resident_bytes(tier, Item::piece) + resident_bytes(tier, Item::param_chunk));
-      ledger.add(tier, "gradient sums", resident_bytes(tier, Item::grad_sum));
-      ledger.add(tier, "gradient accumulators (fp32)", resident_bytes(tier, Item::accumulator));
-      ledger.add(tier, "local gradient sums (fp32)", resident_bytes(tier, Item::local_sum));
-      ledger.add(tier, disk ? "optimizer state, one extent a chunk" : "optimizer state",
-                 resident_bytes(tier, Item::state_chunk));
-      if (disk) ledger.add(tier, "optimizer state, second extents (commits)", second_extents());
-      ledger.add(tier, "activations between forward and backward", resident_bytes(tier, Item::activation));
-      for (int p = 0; p < kPools; ++p) {
-        if (tier_of(static_cast<Pool>(p)) == tier) {
-          const std::uint64_t copies = tier == Tier::host ? ranks() : 1;
-          ledger.add(tier, std::string(name_of(static_cast<Pool>(p))), copies * plan_.pools[p]);
-        }
-      }
-    }
-    for (const LedgerLine& line : request_.fixed) ledger.add(line.tier, line.name, line.bytes);
-  }
-
   const PlanRequest& request_;
   Plan plan_;                         // what all ranks' have in common
   std::vector<Residents> residents_;  // [rank], of the current placement
+  const Footprint footprint_{request_, plan_, residents_};
   std::vector<DataClass> classes_;
   PoolBytes least_{};                 // of the current placement
   std::array<int, kPools> levels_{};  // of room to fetch ahead
