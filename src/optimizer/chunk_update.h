@@ -1,4 +1,4 @@
-// The optimizer lane's two operations on a chunk: fold a contribution's gradient, update the optimizer state.
+// What is done to a chunk: fold a summand onto its sum, update the optimizer state.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,7 @@ void update_chunk(const AdamWSource& source, const AdamWTarget& target, Gradient
                   std::span<const AdamWHyper> groups, float grad_scale);
 
 // fold() of kernels/cpu/gradient.h over a chunk, in parallel. `block_sums` has div_up(numel, kBlockNumel)
-// places when the contribution is the last of its step, and is not looked at otherwise. Returns whether all
-// is finite.
+// places when position.last, and is not looked at otherwise. Returns whether all is finite.
 bool fold_chunk(GradientView gradient, float* accumulator, std::uint64_t numel, FoldPosition position,
                 std::span<double> block_sums);
 
@@ -62,8 +61,8 @@ struct ElementRange {
 
 // Makes the sums of the blocks that `ranges` (ascending, disjoint) touch again, with zeros in their place:
 // what fold_chunk() or chunk_stats() of the whole chunk gave, without these elements, finite or not.
-// `gradient` is the rounded sum: the single contribution, or the accumulator after its last fold; it is only
-// read. Cost: one pass over the blocks that are touched in part.
+// `gradient` is the rounded sum: the single summand, or the accumulator after its last fold; it is only read.
+// Cost: one pass over the blocks that are touched in part.
 void leave_out(GradientView gradient, std::uint64_t numel, std::span<const ElementRange> ranges,
                std::span<double> block_sums);
 

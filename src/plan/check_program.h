@@ -20,7 +20,7 @@ struct CheckChunk {
   Tier state_home = Tier::host;   // where a resident state_chunk slot holds its state between steps
   Tier param_home = Tier::host;   // where a resident param_chunk (or piece) slot holds its 16-bit parameters
   std::uint64_t state_bytes = 0;  // all streams and the trailer
-  std::uint32_t owner = 0;        // the rank that folds its contributions and writes its state to the store
+  std::uint32_t owner = 0;        // the rank that folds its summands and writes its state to the store
   bool frozen = false;      // no fold, no update, no sum; its state and parameters are those of the start
   bool kept_whole = false;  // every rank keeps its parameters, as it keeps those of the whole unit
 };
@@ -84,17 +84,19 @@ inline constexpr std::size_t kMaxViolations = 100;
 //   sums folded in ascending order, the sum of the right step;
 // - both when the step before has left its part pending and when nothing is pending (predicated operations
 //   left out), what homes and carried slots hold at the end is what the next program starts from;
-// - training: each contribution of each chunk is folded once and the verdict waits for every fold; each chunk
-//   is updated once, each parameter home written once, each state on nvme written once for each update;
+// - training: each summand (reduction.h) of each chunk is folded once and the verdict waits for every fold;
+//   each chunk is updated once, each parameter home written once, each state on nvme written once for each
+//   update;
 // - a frozen chunk is made from its state when a run starts, and touched by nothing after;
 // - a commit finds the state of the step before of every chunk in the store, waits for every write of it, and
 //   no update that is not part of it runs before.
-// Of several ranks: that the rank computes its own contributions alone, folds all contributions of the chunks
-// it owns, updates the chunks it holds, writes to the store what it owns and to its copies what it only
-// holds; that what it sends is what the others take it for (its range, in the version of the step; its
-// rounded sums), and that it takes for others' what their programs of the same kind send. That these meet is
-// check_family's. Wants slots to be the same in every program of a rank: resident ones, and carried ones
-// (check_carried). Cost: O(n log n) in operations, accesses and slots: about 2 us an operation.
+// Of several ranks: that the rank computes its own contributions alone, adds up before the fold what
+// Reduction says and nothing else, folds all summands of the chunks it owns, updates the chunks it holds,
+// writes to the store what it owns and to its copies what it only holds; that what it sends is what the
+// others take it for (its range, in the version of the step; its rounded sums), and that it takes for others'
+// what their programs of the same kind send. That these meet is check_family's. Wants slots to be the same in
+// every program of a rank: resident ones, and carried ones (check_carried). Cost: O(n log n) in operations,
+// accesses and slots: about 2 us an operation.
 std::vector<Violation> check_program(const StepProgram& program, const CheckInput& input);
 
 // May `after` follow `before`? What one carries out is what the other takes in: the same chunks at the same

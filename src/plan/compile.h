@@ -16,12 +16,12 @@ namespace terrace {
 enum class Pool : std::uint8_t {
   piece,               // device: gathered parameters
   contribution,        // device: gradients of one unit and micro-batch; sums on their way between replicas
-  received,            // device: the own part of the contributions of a round
+  received,            // device: what a group sent to the own part in a round, and sums of it
   activation,          // device: activations, their gradients, saved values, a tied use's gradient
   fetched_activation,  // device: activations brought back
   workspace,           // device: one compute operation's
   param_staging,       // host: parameters from or to a tier that is not host
-  grad_staging,        // host: contributions on their way to the fold
+  grad_staging,        // host: summands on their way to the fold
   sum_staging,         // host: sums from or to a tier that is not host
   state_staging,       // host: states from or to a tier that is not host
   activation_staging   // host: activations from or to nvme

@@ -18,7 +18,7 @@ using TierShares = std::array<double, kTiers>;
 
 struct Placement {
   std::vector<Tier> parameters;       // by chunk: home of the 16-bit parameters
-  std::vector<Tier> gradients;        // by chunk: home of the sum of contributions
+  std::vector<Tier> gradients;        // by chunk: home of the sum
   std::vector<Tier> optimizer_state;  // by chunk
   std::vector<Tier> activations;      // by unit: its output, kept for the backward of the next unit
   std::vector<bool> recompute;        // by unit: rebuild what forward saved

@@ -50,18 +50,18 @@ enum class Item : std::uint8_t {
   piece,         // a unit's flat parameter, whole, on the device
   param_chunk,   // 16-bit parameters of a chunk: its home, or a staging copy
   contribution,  // a unit's flat gradient of one micro-batch on the device
-  grad_chunk,    // one contribution's slice of a chunk (grad dtype), on its way to the fold
-  grad_sum,  // the sum of a chunk's contributions: its home or a staging copy (fp32; grad dtype when C = 1)
-  state_chunk,      // all streams of a chunk and the extent's trailer: its home, or a staging copy
-  activation,       // output of a unit
+  grad_chunk,    // one summand's slice of a chunk (grad dtype), on its way to the fold
+  grad_sum,      // the sum of a chunk's summands: its home or a staging copy (fp32; grad dtype where there is
+                 // one summand, and where sums go to other replicas)
+  state_chunk,   // all streams of a chunk and the extent's trailer: its home, or a staging copy
+  activation,    // output of a unit
   activation_grad,  // gradient of a unit's output
   saved,            // what forward saves for backward
   workspace,
   shared_grad,  // fp32 gradient of a tied use
-  received,     // own part of the contributions of one round, those of all ranks one after another
+  received,     // what the ranks of a group sent to the own part (or the shard) in a round, one after another
   sum_piece,    // a unit's summed gradient (grad dtype) on the device, on its way between replicas
-  accumulator,  // fp32 sum of an own chunk's contributions, where its grad_sum is grad dtype: its home or a
-                // copy
+  accumulator,  // fp32 sum of an own chunk's summands, where its grad_sum is grad dtype: its home or a copy
   local_sum,    // fp32 sum of a unit's contributions of this rank (Reduction::last)
   group_sum     // the sum of a group's contributions of one round (grad dtype): own part, or the shard
 };
@@ -125,28 +125,25 @@ struct Access {
 
 // Order of accesses: what moves data reads accesses[0] and writes accesses[1]; the nvme side is left out
 // where there is no store. write_state updates accesses[0]: the store puts its trailer there. fold: [0] the
-// contribution (read), [1] the sum (written by k = 0, updated after); a lone access is a sum that arrived in
-// place (C = 1). update: [0] state (update), [1] sum (read), [2] parameters out (write). cast_param: [0]
-// state (read), [1] parameters out (write). visit_state: [0] state (read). Compute operations go by role.
+// summand (read), [1] the sum (written by the first, updated after); a lone access is a sum that arrived in
+// place (there is one summand). update: [0] state (update), [1] sum (read), [2] parameters out (write).
+// cast_param: [0] state (read), [1] parameters out (write). visit_state: [0] state (read). Compute operations
+// go by role.
 //
 // Collectives are entered by every rank of their group, in one order (the family rule of check_family), and
 // go by role too; ranges are of the unit's flat parameter, as RankTable says.
-//   all_gather, shard group: `mine` (read): this rank's shard in the piece; `others` (write): the rest of it,
-//   one
-//     range before and one after, where there is such.
+//   all_gather, shard group: `mine` (read): this rank's shard in the piece; `others` (write): the rest of
+//     it, one range before and one after, where there is such.
 //   all_gather, replicate group: the same within a sum_piece: `mine` is the own part, `others` the rest of
-//   the
-//     shard.
+//     the shard.
 //   reduce_scatter, world: one round of contributions. `grads` (read): the unit's contribution of this rank,
-//   left
-//     out where it has none in the round; `received` (write): [contributions of the round][own part], left
-//     out where the own part is empty. micro_batch is the round's first contribution. Under Reduction::last
-//     it stands in the last round alone, all ranks send their rounded sum, and micro_batch is 0.
+//     left out where it has none in the round; `received` (write): [contributions of the round][own part],
+//     left out where the own part is empty. micro_batch is the round's first contribution. Under
+//     Reduction::last it stands in the last round alone with micro_batch 0, and all ranks send their sum.
 //   reduce_scatter, shard group (Reduction::hierarchical): the same among the ranks of a replica, with the
 //     shard for the own part; left out where none of them has a contribution in the round.
 //   reduce_scatter, replicate group (Reduction::hierarchical): `grads`: this replica's group_sum of the
-//   shard;
-//     `received`: [group_sums of the round][own part].
+//     shard; `received`: [group_sums of the round][own part].
 // accumulate: [0] the contribution (read), [1] the local sum (written by the rank's first, updated after).
 // round_sum: [0] the local sum (read), [1] what is exchanged (write). sum_group: [0] what was received
 // (read), [1] the group_sum (write); micro_batch is the first contribution in it.
