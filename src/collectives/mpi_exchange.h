@@ -27,7 +27,6 @@ class MpiExchange {
 
   int size() const { return static_cast<int>(group_.world_ranks.size()); }
   int process(int rank) const { return group_.world_ranks[static_cast<std::size_t>(rank)]; }
-  std::uint64_t folded_numel(const CollectiveCall& call) const;
   void gather_parts(const CollectiveCall& call);
   void exchange(CollectiveCall& call, const std::vector<bool>& present);
   void broadcast(const CollectiveCall& call);

@@ -12,7 +12,7 @@
 namespace terrace {
 
 // N ranks under one strategy. A part is a rank's share of a unit: of the N parts every chunk lies in one.
-//   the rank that owns a part folds its contributions and writes its states to the store;
+//   the rank that owns a part folds its summands (reduction.h) and writes its states to the store;
 //   a shard is R consecutive parts; the R ranks that own them (a replicate group, one of each replica) hold
 //   its states and update it each for itself, after an all-gather of the rounded sums among them; the S ranks
 //   of a replica (a shard group) hold all shards between them and gather parameters among them.
@@ -45,10 +45,10 @@ struct NumelRange {
 // tensors has too.
 std::vector<bool> small_units(const ModelShape& model, std::uint64_t below_numel);
 
-// rank = replica * S + shard, as in src/collectives/mesh.h. Parts are consecutive runs of a unit's chunks, as
-// equal as whole chunks allow (part p of K chunks: [floor(p*K/N), floor((p+1)*K/N))), so nothing in a chunk
-// depends on N; which rank owns which part rotates from unit to unit, so that what cannot be cut evenly (a
-// unit of fewer chunks than ranks) is spread. Cost of every query: a few operations.
+// rank = replica * S + shard, so that a shard group has consecutive ranks. Parts are consecutive runs of a
+// unit's chunks, as equal as whole chunks allow (part p of K chunks: [floor(p*K/N), floor((p+1)*K/N))), so
+// nothing in a chunk depends on N; which rank owns which part rotates from unit to unit, so that what cannot
+// be cut evenly (a unit of fewer chunks than ranks) is spread. Cost of every query: a few operations.
 class RankTable {
  public:
   RankTable() = default;

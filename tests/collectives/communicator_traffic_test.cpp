@@ -1,8 +1,8 @@
 // What every Communicator counts: bytes sent to and received from other ranks, against the closed forms.
 #include <gtest/gtest.h>
 
-#include "src/collectives/mesh.h"
 #include "src/plan/closed_form.h"
+#include "tests/collectives/mesh.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/values.h"
 
