@@ -87,8 +87,9 @@ const std::vector<ConfigKey>& keys() {
              "`train.lr_reference_batch`, or with its square root. The warm-up leads to the scaled rate."),
       integer(
           "ranks.count", F(ranks.count), "ranks", {1, 1024},
-          "Ranks, each with a device tier of its own: threads of this process. Contribution k of a step is "
-          "computed by rank k modulo this; the numbers do not depend on it."),
+          "Ranks, each with a device tier of its own: threads of this process or, with `ranks.per_process`, "
+          "processes. Contribution k of a step is computed by rank k modulo this; the numbers do not depend "
+          "on it, but for `ranks.reduce` and `ranks.hybrid_reduce`."),
       integer("ranks.per_process", F(ranks.per_process), "ranks", {0, 1},
               "1: each rank is a process of its own, started by `mpirun -n N`, and `ranks.count` is N; "
               "budgets of "
@@ -133,8 +134,12 @@ const std::vector<ConfigKey>& keys() {
              "Added to the root of the second moment."),
       number("optimizer.weight_decay", F(optimizer.weight_decay), {0, kNoLimit},
              "Decoupled weight decay; not on biases and norms."),
-      number("optimizer.clip_norm", F(optimizer.clip_norm), {0, kNoLimit},
-             "Largest norm of the whole gradient; above it the gradient is scaled down. 0 = no clipping."),
+      number(
+          "optimizer.clip_norm", F(optimizer.clip_norm), {0, kNoLimit},
+          "Largest norm of the whole gradient; above it the gradient is scaled down. 0 = no clipping: "
+          "updates "
+          "need not wait for the whole gradient, and one that is not finite ends the run, unless there is a "
+          "loss scale."),
       choice("optimizer.schedule", F(optimizer.schedule), {"constant", "linear", "cosine"},
              "Learning rate after the warm-up."),
       integer("optimizer.warmup_steps", F(optimizer.warmup_steps), "steps", {0, kNoLimit},
@@ -209,7 +214,8 @@ const std::vector<ConfigKey>& keys() {
       size("io.piece_bytes", F(io.piece_bytes), {4096, 1 << 30},
            "Size that large transfers are cut into; a multiple of 4096."),
       integer("compute.threads", F(compute.threads), "", {0, 4096},
-              "Threads of compute and AdamW; no effect on the numbers. 0 = one a core."),
+              "Threads of compute and AdamW in this process; no effect on the numbers. 0 = one a core, "
+              "shared out where ranks are processes."),
       other(KeyForm::flag, "compute.adversarial", F(compute.adversarial),
             "For tests: every asynchronous operation is delayed until something waits for it."),
   };
