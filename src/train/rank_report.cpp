@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "src/base/units.h"
@@ -12,8 +13,11 @@ namespace {
 
 std::string losses_text(const std::string& when, const std::vector<double>& losses) {
   std::string text = fmt::format("loss of each rank over its own targets, {}:", when);
-  for (std::size_t rank = 0; rank < losses.size(); ++rank)
-    text += fmt::format("{} rank {} {:.4f}", rank > 0 ? "," : "", rank, losses[rank]);
+  for (std::size_t rank = 0; rank < losses.size(); ++rank) {
+    const std::string loss =
+        std::isnan(losses[rank]) ? "without targets" : fmt::format("{:.4f}", losses[rank]);
+    text += fmt::format("{} rank {} {}", rank > 0 ? "," : "", rank, loss);
+  }
   return text + "\n";
 }
 

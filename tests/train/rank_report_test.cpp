@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "src/data/token_file.h"
 #include "tests/support/temp_dir.h"
 
@@ -67,6 +69,23 @@ TEST_F(RankReportTest, CountsTheFirstWholeEpochAndAveragesTheLastOne) {
               HasSubstr("2.000 elements of 4 bytes for each of 5000 parameters, 1.221 with their padding "
                         "to 8192; a ring all-reduce sends 1.000\n"));
   EXPECT_EQ(RankReport(1).text(sampler, model), "");
+}
+
+// A step of fewer samples than ranks leaves some without any.
+TEST_F(RankReportTest, SaysThatARankHadNoTargets) {
+  const TokenFile tokens = file_of(15);
+  DistributedSampler sampler(tokens, {4, 1, 1, 1});
+  RankReport report(2);
+  ModelShape model;
+  model.units.emplace_back().tensors.push_back({"w", 5000});
+  report.take(sampler);
+  StepReport step;
+  step.step = 1;
+  step.rank_losses = {2.5, std::nan("")};
+  report.add(step, std::vector<std::uint64_t>{4, 0}, {}, {});
+  const std::string text = report.text(sampler, model);
+  EXPECT_THAT(text, HasSubstr("own targets, step 1: rank 0 2.5000, rank 1 without targets\n"));
+  EXPECT_THAT(text, HasSubstr("own targets, epoch 1 up to there: rank 0 2.5000, rank 1 without targets\n"));
 }
 
 }  // namespace
