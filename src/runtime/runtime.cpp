@@ -173,7 +173,7 @@ StepOutcome Runtime::run(ProgramKind kind, const StepInputs& inputs) {
         ErrorCode::invalid_argument,
         "step {}: the gradient is not finite, and without clipping its updates did not wait for that; the "
         "parameters in memory are spoilt, what was committed before is not. With optimizer.clip_norm above 0 "
-        "(1e30 never clips) such a step is skipped",
+        "(1e30 never clips) such a step is dropped",
         inputs.step);
   }
   return std::move(outcome_);
