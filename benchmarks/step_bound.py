@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A step against its bound (DESIGN: the periodic program): a disk-bound, a balanced and a compute-bound configuration.
+"""A step against its bound (docs/decisions/0006-periodic-program.md): a disk-bound, a balanced and a compute-bound configuration.
 
 Each run prints its own bound, from the times its operations took and what the disk gave in the same minute; here are the
 median and the spread over the rounds, and the same bits are asked for with nothing fetched ahead (placement.prefetch = false).

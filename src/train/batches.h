@@ -28,7 +28,7 @@ std::uint64_t load_step(const DistributedSampler& sampler, GptExecutor& executor
 std::uint64_t load_step(const DistributedSampler& sampler, GptExecutor& executor);
 
 // Mean loss of a step from the sums of its C contributions, in order of k whichever rank computed them:
-// folded in ascending k, divided once (DESIGN, C1). NaN without targets.
+// folded in ascending k, divided once (contract C1). NaN without targets.
 double mean_loss(std::span<const double> loss_sums, std::uint64_t targets);
 
 // The same for one rank, of the step just run.
