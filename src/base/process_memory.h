@@ -14,7 +14,7 @@ struct ProcessMemory {
   std::uint64_t threads = 0;
 
   // What memory cannot be taken back from without swap: anonymous plus locked, each page once. Pages of files
-  // (the program's code, a mapped token file) do not count: the kernel drops them when it needs room.
+  // (the program's code and libraries) do not count: the kernel drops them when it needs room.
   std::uint64_t resident_bytes() const { return anonymous_bytes + shared_bytes; }
 };
 

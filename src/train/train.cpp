@@ -287,10 +287,6 @@ class Training {
   std::uint64_t committed_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 // As one rank of a job of processes.
 TrainResult train_as_process(Config config, TrainOptions options, SessionOptions session) {
   try {
