@@ -5,14 +5,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -269,31 +267,9 @@ TEST_F(MemoryTest, NothingGrows) {
     config.commit.every_steps = 10;
     place_all(config, shares(0, 0.5, 0.5));
     fs::remove(program_.metrics_path());
-    Program running(workspace_.path(), program_.arguments(config, false));
-    Held early, late;  // the most memory, the fewest of the rest, around step 100 and near the end (not at
-                       // it: there it lets go)
-    early.threads = early.descriptors = late.threads = late.descriptors =
-        std::numeric_limits<std::size_t>::max();
-    while (running.running()) {
-      const std::size_t step = steps_told(program_.metrics_path());
-      const auto now = held_by(running.id());
-      if (now && ((step >= 80 && step < 140) || (step >= 430 && step < 490))) {
-        Held& window = step >= 430 ? late : early;
-        window.resident_bytes = std::max(window.resident_bytes, now->resident_bytes);
-        window.threads = std::min(window.threads, now->threads);
-        window.descriptors = std::min(window.descriptors, now->descriptors);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    const Outcome outcome = running.wait();
-    if (outcome.err.find("io_uring_setup") != std::string::npos) GTEST_SKIP() << outcome.err;
-    ASSERT_EQ(outcome.code, 0) << outcome;
-    ASSERT_GT(early.resident_bytes, 0u);
-    ASSERT_GT(late.resident_bytes, 0u);
-    EXPECT_LT(late.resident_bytes, early.resident_bytes + kMiB)
-        << "2.6 KiB a step would show: " << early.resident_bytes << " grew to " << late.resident_bytes;
-    EXPECT_EQ(late.descriptors, early.descriptors);
-    EXPECT_EQ(late.threads, early.threads);
+    const Growth growth = watch_growth(program_, workspace_.path(), config);
+    if (growth.outcome.err.find("io_uring_setup") != std::string::npos) GTEST_SKIP() << growth.outcome.err;
+    expect_nothing_grew(growth);
   }
 }
 

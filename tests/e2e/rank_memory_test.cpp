@@ -3,13 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
-#include <limits>
 #include <mutex>
-#include <thread>
 
 #include "src/base/units.h"
 #include "src/model/describe.h"
@@ -205,29 +202,7 @@ TEST(RankGrowthTest, NothingGrows) {
   config.train.eval_every = 50;
   config.commit.every_steps = 10;
   place_all(config, shares(0, 0.5, 0.5));
-  Program running(workspace.path(), program.arguments(config, false));
-  Held early, late;  // the most memory, the fewest of the rest, around step 100 and near the end
-  early.threads = early.descriptors = late.threads = late.descriptors =
-      std::numeric_limits<std::size_t>::max();
-  while (running.running()) {
-    const std::size_t step = steps_told(program.metrics_path());
-    const auto now = held_by(running.id());
-    if (now && ((step >= 80 && step < 140) || (step >= 430 && step < 490))) {
-      Held& window = step >= 430 ? late : early;
-      window.resident_bytes = std::max(window.resident_bytes, now->resident_bytes);
-      window.threads = std::min(window.threads, now->threads);
-      window.descriptors = std::min(window.descriptors, now->descriptors);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  const Outcome outcome = running.wait();
-  ASSERT_EQ(outcome.code, 0) << outcome;
-  ASSERT_GT(early.resident_bytes, 0u);
-  ASSERT_GT(late.resident_bytes, 0u);
-  EXPECT_LT(late.resident_bytes, early.resident_bytes + kMiB)
-      << "2.6 KiB a step would show: " << early.resident_bytes << " grew to " << late.resident_bytes;
-  EXPECT_EQ(late.descriptors, early.descriptors);
-  EXPECT_EQ(late.threads, early.threads);
+  expect_nothing_grew(watch_growth(program, workspace.path(), config));
 }
 
 }  // namespace

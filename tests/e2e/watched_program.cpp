@@ -1,9 +1,12 @@
 #include "tests/e2e/watched_program.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -51,6 +54,37 @@ Watched watch(const TrainProgram& program, const std::string& folder, const Conf
   }
   watched.outcome = running.wait();
   return watched;
+}
+
+Growth watch_growth(const TrainProgram& program, const std::string& folder, const Config& config) {
+  Growth growth;
+  for (Held* window : {&growth.early, &growth.late})
+    window->threads = window->descriptors = std::numeric_limits<std::size_t>::max();
+  Program running(folder, program.arguments(config, false));
+  while (running.running()) {
+    const std::size_t step = steps_told(program.metrics_path());
+    const auto now = held_by(running.id());
+    if (now && ((step >= 80 && step < 140) || (step >= 430 && step < 490))) {
+      Held& window = step >= 430 ? growth.late : growth.early;
+      window.resident_bytes = std::max(window.resident_bytes, now->resident_bytes);
+      window.threads = std::min(window.threads, now->threads);
+      window.descriptors = std::min(window.descriptors, now->descriptors);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  growth.outcome = running.wait();
+  return growth;
+}
+
+void expect_nothing_grew(const Growth& growth) {
+  const Held &early = growth.early, &late = growth.late;
+  ASSERT_EQ(growth.outcome.code, 0) << growth.outcome;
+  ASSERT_GT(early.resident_bytes, 0u);
+  ASSERT_GT(late.resident_bytes, 0u);
+  EXPECT_LT(late.resident_bytes, early.resident_bytes + kMiB)
+      << "2.6 KiB a step would show: " << early.resident_bytes << " grew to " << late.resident_bytes;
+  EXPECT_EQ(late.descriptors, early.descriptors);
+  EXPECT_EQ(late.threads, early.threads);
 }
 
 nlohmann::json told_peak(const std::string& path) {

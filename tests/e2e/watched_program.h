@@ -30,6 +30,17 @@ struct Watched {
 Watched watch(const TrainProgram& program, const std::string& folder, const Config& config,
               const std::function<void()>& prepare = {});
 
+// Of a run of 500 steps: the most memory, and the fewest threads and descriptors, around step 100 and near
+// the end (not at it: there it lets go).
+struct Growth {
+  Outcome outcome;
+  Held early, late;
+};
+Growth watch_growth(const TrainProgram& program, const std::string& folder, const Config& config);
+
+// The run did well, and held no more near its end than at its beginning.
+void expect_nothing_grew(const Growth& growth);
+
 // `peak` of a metrics file's last line.
 nlohmann::json told_peak(const std::string& path);
 

@@ -129,22 +129,6 @@ TEST(CompilePersist, KeptUnitsAreGatheredOnceAStep) {
   }
 }
 
-// Units that every mesh here divides, all of whose parameters forward and backward both read: three of 12
-// blocks, one of 24.
-ModelShape even_model() {
-  ModelShape model;
-  for (int u = 0; u < 4; ++u) {
-    UnitShape unit;
-    unit.name = "u" + std::to_string(u);
-    unit.tensors = {{unit.name + ".w", 12 * kBlockNumel * (u == 3 ? 2 : 1), 0}};
-    unit.output_bytes = u < 3 ? 2048 : 0;
-    unit.forward_flops = unit.backward_flops = 1e6;
-    model.units.push_back(unit);
-  }
-  return model;
-}
-constexpr std::uint64_t kNumel = 12 * kBlockNumel * 5, kLastNumel = 12 * kBlockNumel * 2;
-
 TEST(CompilePersist, SendsAndStoresWhatTheClosedFormsSay) {
   struct Case {
     std::uint64_t below, kept;
@@ -152,8 +136,8 @@ TEST(CompilePersist, SendsAndStoresWhatTheClosedFormsSay) {
   constexpr Case kCases[] = {{0, 0},
                              {1, 0},
                              {12 * kBlockNumel, 0},
-                             {12 * kBlockNumel + 1, kNumel - kLastNumel},
-                             {~std::uint64_t{0}, kNumel}};
+                             {12 * kBlockNumel + 1, kEvenNumel - kEvenLastNumel},
+                             {~std::uint64_t{0}, kEvenNumel}};
   for (const RankShape& shape : mesh_shapes()) {
     if (shape.stage != Stage::parameters) continue;
     const std::uint64_t shards = shape.shard_size();
@@ -166,12 +150,12 @@ TEST(CompilePersist, SendsAndStoresWhatTheClosedFormsSay) {
         request.slack = 0;
         request.ahead = false;  // a piece is given back after every use
         request.persist_below_numel = below;
-        std::uint64_t numel = hybrid_sent_numel(kNumel, shards, shape.replicas, rounds) -
+        std::uint64_t numel = hybrid_sent_numel(kEvenNumel, shards, shape.replicas, rounds) -
                               kept_whole_unsent_numel(kept, shards, rounds);
         // The forms count a gather for the last unit's forward, which is one with its backward.
-        if (kept < kNumel) numel -= rounds * kLastNumel / shards * (shards - 1);
-        if (kept == kNumel && shape.replicas == 1) {
-          EXPECT_EQ(numel, sent_numel(Stage::gradients, kNumel, shape.ranks, rounds));
+        if (kept < kEvenNumel) numel -= rounds * kEvenLastNumel / shards * (shards - 1);
+        if (kept == kEvenNumel && shape.replicas == 1) {
+          EXPECT_EQ(numel, sent_numel(Stage::gradients, kEvenNumel, shape.ranks, rounds));
         }
         const std::vector<Plan> plans = make_plans(request);
         ASSERT_TRUE(plans[0].fits);
@@ -183,7 +167,7 @@ TEST(CompilePersist, SendsAndStoresWhatTheClosedFormsSay) {
           std::uint64_t own = 0;
           for (const Slot& slot : plan.residents.slots)
             own += slot.item == Item::piece || slot.item == Item::param_chunk ? slot.bytes : 0;
-          EXPECT_EQ(own, 2 * kNumel / shards + kept_whole_bytes(kept, shards));
+          EXPECT_EQ(own, 2 * kEvenNumel / shards + kept_whole_bytes(kept, shards));
           params += own;
         }
         for (const LedgerLine& line : plans[0].ledger.lines) {  // of the node

@@ -120,21 +120,6 @@ TEST(CompileRanks, DroppedWaitsAreAllRefused) {
   }
 }
 
-// Units that every mesh here divides, all of whose parameters forward and backward both read.
-ModelShape even_model() {
-  ModelShape model;
-  for (int u = 0; u < 4; ++u) {
-    UnitShape unit;
-    unit.name = "u" + std::to_string(u);
-    unit.tensors = {{unit.name + ".w", 12 * kBlockNumel * (u == 3 ? 2 : 1), 0}};
-    unit.output_bytes = u < 3 ? 2048 : 0;
-    unit.forward_flops = unit.backward_flops = 1e6;
-    model.units.push_back(unit);
-  }
-  return model;
-}
-constexpr std::uint64_t kNumel = 12 * kBlockNumel * 5, kLastNumel = 12 * kBlockNumel * 2;
-
 // What a collective sends, from its ranges.
 std::uint64_t sent_bytes(const Op& op, const RankTable& table, std::uint32_t rank,
                          std::uint32_t contributions) {
@@ -164,14 +149,14 @@ TEST(CompileRanks, SendsWhatTheClosedFormsSay) {
         const std::uint64_t n = shape.ranks, shards = shape.shard_size();
         std::uint64_t numel = 0;
         if (shape.stage == Stage::parameters) {
-          numel = hybrid_sent_numel(kNumel, shards, shape.replicas, rounds, shape.reduction);
+          numel = hybrid_sent_numel(kEvenNumel, shards, shape.replicas, rounds, shape.reduction);
           if (shape.replicas == 1) {
-            EXPECT_EQ(numel, sent_numel(shape.stage, kNumel, n, rounds));
+            EXPECT_EQ(numel, sent_numel(shape.stage, kEvenNumel, n, rounds));
           }
           // The forms count a gather for the last unit's forward, which is one with its backward.
-          numel -= rounds * kLastNumel / shards * (shards - 1);
+          numel -= rounds * kEvenLastNumel / shards * (shards - 1);
         } else {
-          numel = sent_numel(shape.stage, kNumel, n, rounds, shape.reduction);
+          numel = sent_numel(shape.stage, kEvenNumel, n, rounds, shape.reduction);
         }
         for (const Plan& plan : make_plans(request)) {
           ASSERT_TRUE(plan.fits);
@@ -210,13 +195,13 @@ TEST(CompileRanks, StoresWhatTheClosedFormsSay) {
         // The whole gradient stands in the pool of contributions until the round ends; beside it the own
         // sums.
         const std::uint64_t contributions = plan.pools[static_cast<std::size_t>(Pool::contribution)];
-        EXPECT_EQ(contributions, 2 * kNumel);
-        EXPECT_EQ(sums, 2 * kNumel / shape.ranks);
+        EXPECT_EQ(contributions, 2 * kEvenNumel);
+        EXPECT_EQ(sums, 2 * kEvenNumel / shape.ranks);
         sums = contributions;
       }
       EXPECT_EQ(params + sums + states, shape.stage == Stage::parameters
-                                            ? hybrid_state_bytes(kNumel, shape.shard_size())
-                                            : model_state_bytes(shape.stage, kNumel, shape.ranks))
+                                            ? hybrid_state_bytes(kEvenNumel, shape.shard_size())
+                                            : model_state_bytes(shape.stage, kEvenNumel, shape.ranks))
           << words(shape) << ": " << params << " + " << sums << " + " << states;
     }
   }

@@ -40,6 +40,22 @@ inline std::vector<RankShape> mesh_shapes() {
   return shapes;
 }
 
+// Units that every mesh above divides, all of whose parameters forward and backward both read: three of 12
+// blocks, one of 24.
+inline ModelShape even_model() {
+  ModelShape model;
+  for (int u = 0; u < 4; ++u) {
+    UnitShape unit;
+    unit.name = "u" + std::to_string(u);
+    unit.tensors = {{unit.name + ".w", 12 * kBlockNumel * (u == 3 ? 2 : 1), 0}};
+    unit.output_bytes = u < 3 ? 2048 : 0;
+    unit.forward_flops = unit.backward_flops = 1e6;
+    model.units.push_back(unit);
+  }
+  return model;
+}
+inline constexpr std::uint64_t kEvenNumel = 12 * kBlockNumel * 5, kEvenLastNumel = 12 * kBlockNumel * 2;
+
 // The programs of a kind of all ranks.
 inline std::vector<const StepProgram*> family(const std::vector<Plan>& plans, ProgramKind kind) {
   std::vector<const StepProgram*> programs;
