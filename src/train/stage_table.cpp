@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "src/base/units.h"
 #include "src/plan/closed_form.h"
@@ -106,12 +108,22 @@ std::string stage_table(const PlanRequest& request) {
                                  request.ranks.ranks);
   text += fmt::format("  {:<16} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "stage", "parameters",
                       "gradients", "states", "accumulators", "sent a step", "closed form");
+  std::vector<std::string> others;  // that do not have the order that was asked for
+  const auto add = [&](const RankShape& shape) {
+    text += line_of(request, shape);
+    if (reduction_of(request.ranks.reduction, shape) != request.ranks.reduction)
+      others.push_back(name_of(shape));
+  };
   for (const Stage stage : {Stage::replicated, Stage::optimizer, Stage::gradients, Stage::parameters}) {
-    text += line_of(request, {stage, request.ranks.ranks, 1});
+    add({stage, request.ranks.ranks, 1});
   }
   std::uint32_t replicas = request.ranks.replicas;
   if (replicas == 1 && request.ranks.ranks % 2 == 0 && request.ranks.ranks > 2) replicas = 2;
-  if (replicas > 1) text += line_of(request, {Stage::parameters, request.ranks.ranks, replicas});
+  if (replicas > 1) add({Stage::parameters, request.ranks.ranks, replicas});
+  if (!others.empty()) {
+    text += fmt::format("  these have no order {} and add up one by one: {}\n",
+                        name_of(request.ranks.reduction), fmt::join(others, ", "));
+  }
   return text;
 }
 

@@ -163,8 +163,14 @@ TEST(StageTable, ShowsSumsMadeBeforeTheFold) {
   PlanRequest request = testing_models::roomy_request(even_model(), 8, 4 * kBlockNumel);
   request.ranks = {Stage::replicated, 4, 1, Reduction::last};
   request.parameters = testing_models::kAllHost;
-  const auto lines = lines_of(stage_table(request));
+  const std::string text = stage_table(request);
+  const auto lines = lines_of(text);
+  EXPECT_THAT(
+      text,
+      testing::EndsWith(
+          "  these have no order last and add up one by one: 2 shard_grad_op, 3 full_shard, hybrid 2x2\n"));
   request.ranks.reduction = Reduction::each;
+  EXPECT_THAT(stage_table(request), testing::Not(testing::HasSubstr("no order")));
   const auto each = lines_of(stage_table(request));
   EXPECT_NE(lines.at("0"), each.at("0"));
   EXPECT_NE(lines.at("1"), each.at("1"));
