@@ -1,6 +1,7 @@
 #include "src/optimizer/chunk_update.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -132,6 +133,27 @@ bool fold_chunk(GradientView gradient, float* accumulator, std::uint64_t numel, 
     }
   });
   return finite.load();
+}
+
+void sum_gradients(GradientView gradients, std::uint64_t count, std::uint64_t numel, void* out) {
+  const DType dtype = gradients.dtype;
+  for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
+    std::array<float, kBlockNumel> sum;
+    for (; begin < end; begin += kBlockNumel) {
+      const std::uint64_t size = std::min<std::uint64_t>(kBlockNumel, end - begin);
+      for (std::uint64_t k = 0; k < count; ++k) {
+        fold(advance(gradients.data, dtype, k * numel + begin), dtype, sum.data(), size,
+             {.first = k == 0, .last = false}, nullptr);
+      }
+      cast_to(dtype, sum.data(), advance(out, dtype, begin), size);
+    }
+  });
+}
+
+void round_values(const float* values, DType dtype, std::uint64_t numel, void* out) {
+  for_pieces(numel, [&](std::uint64_t begin, std::uint64_t end) {
+    cast_to(dtype, values + begin, advance(out, dtype, begin), end - begin);
+  });
 }
 
 bool chunk_stats(GradientView gradient, std::uint64_t numel, std::span<double> block_sums) {

@@ -49,6 +49,14 @@ void update_chunk(const AdamWSource& source, const AdamWTarget& target, Gradient
 bool fold_chunk(GradientView gradient, float* accumulator, std::uint64_t numel, FoldPosition position,
                 std::span<double> block_sums);
 
+// Adds up `count` gradients of `numel` elements each that stand one after another, in fp32 in their order,
+// and rounds the sum once to their dtype, in parallel: out[i] = round(fl32(...fl32(g_0[i] + g_1[i])... +
+// g_n[i])). `out` has room for numel elements beside them. One gradient comes out as it is, -0 and all.
+void sum_gradients(GradientView gradients, std::uint64_t count, std::uint64_t numel, void* out);
+
+// Rounds `numel` fp32 values to `dtype`, in parallel.
+void round_values(const float* values, DType dtype, std::uint64_t numel, void* out);
+
 // gradient_stats() over a chunk, in parallel: for a gradient that needs no folding, or an accumulator that
 // holds it.
 bool chunk_stats(GradientView gradient, std::uint64_t numel, std::span<double> block_sums);

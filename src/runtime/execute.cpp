@@ -11,20 +11,6 @@
 #include "src/runtime/runtime.h"
 
 namespace terrace {
-namespace {
-
-// Rounds fp32 values to `dtype`.
-void cast_values(const float* values, std::byte* out, DType dtype, std::uint64_t numel) {
-  constexpr std::uint64_t kPiece = 16 * kBlockNumel;
-  parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
-    const std::uint64_t begin = piece * kPiece;
-    const std::uint64_t count = std::min(kPiece, numel - begin);
-    cast_to(dtype, values + begin, out + begin * dtype_bytes(dtype), count);
-  });
-}
-
-}  // namespace
-
 void Runtime::execute_now(const Op& op, std::vector<Lease>& leases) {
   switch (op.kind) {
     case OpKind::copy_to_device:
@@ -94,24 +80,10 @@ void Runtime::add_up(const Op& op, const std::vector<Lease>& leases) {
     return;
   }
   const std::uint64_t numel = op.accesses[1].bytes / element;
-  if (op.kind == OpKind::round_sum) {
-    cast_values(reinterpret_cast<const float*>(leases[0].data()), leases[1].data(), dtype, numel);
-    return;
-  }
-  const std::uint64_t count = op.accesses[0].bytes / op.accesses[1].bytes;
-  constexpr std::uint64_t kPiece = 16 * kBlockNumel;
-  parallel_for(div_up(numel, kPiece), [&](std::size_t piece) {
-    std::array<float, kBlockNumel> sum;
-    const std::uint64_t end = std::min(numel, (piece + 1) * kPiece);
-    for (std::uint64_t begin = piece * kPiece; begin < end; begin += kBlockNumel) {
-      const std::uint64_t size = std::min<std::uint64_t>(kBlockNumel, end - begin);
-      for (std::uint64_t k = 0; k < count; ++k) {
-        terrace::fold(leases[0].data() + (k * numel + begin) * element, dtype, sum.data(), size,
-                      {k == 0, false}, nullptr);
-      }
-      cast_to(dtype, sum.data(), leases[1].data() + begin * element, size);
-    }
-  });
+  if (op.kind == OpKind::round_sum)
+    return round_values(reinterpret_cast<const float*>(leases[0].data()), dtype, numel, leases[1].data());
+  sum_gradients({leases[0].data(), dtype}, op.accesses[0].bytes / op.accesses[1].bytes, numel,
+                leases[1].data());
 }
 
 void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
@@ -129,8 +101,8 @@ void Runtime::fold(const Op& op, const std::vector<Lease>& leases) {
                sums);
     if (last) leave_out({leases[1].data(), DType::f32}, chunk.numel, frozen_[op.chunk], sums);
     if (leases.size() > 2) {  // the rounded sum, for the other replicas
-      cast_values(reinterpret_cast<const float*>(leases[1].data()), leases[2].data(),
-                  parts_.model->grad_dtype, chunk.numel);
+      round_values(reinterpret_cast<const float*>(leases[1].data()), parts_.model->grad_dtype, chunk.numel,
+                   leases[2].data());
     }
   }
 }
@@ -163,7 +135,7 @@ void Runtime::update(const Op& op, const std::vector<Lease>& leases) {
   }
   const DType param_dtype = parts_.model->param_dtype;
   if (op.kind == OpKind::cast_param) {
-    cast_values(streams[0], leases[1].data(), param_dtype, chunk.numel);
+    round_values(streams[0], param_dtype, chunk.numel, leases[1].data());
     return;
   }
   const UnitShape& unit = parts_.model->units[chunk.unit];

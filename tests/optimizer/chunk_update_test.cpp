@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -236,6 +237,40 @@ TEST(FoldChunk, IsTheFoldOfTheWholeForAnyNumberOfThreads) {
     std::vector<double> again(blocks);
     EXPECT_TRUE(chunk_stats({got.data(), DType::f32}, numel, again));
     EXPECT_EQ(again, want_sums);
+  }
+  set_parallel_threads(0);
+}
+
+// Element by element, as the declaration says; a sum that passes the largest 16-bit value is infinite.
+TEST(SumGradients, AddsInOrderAndRoundsOnce) {
+  const std::uint64_t numel = kNumel - 100;
+  for (const std::uint64_t count : {1u, 2u, 5u}) {
+    std::vector<bf16> gradients;
+    for (std::uint64_t k = 0; k < count; ++k) {
+      Chunk chunk(kNumel, 7 + static_cast<unsigned>(k));
+      chunk.gradient[3] = bf16{0x8000};  // -0
+      chunk.gradient[numel - 1] = bf16{0x7F7F};
+      gradients.insert(gradients.end(), chunk.gradient.begin(), chunk.gradient.begin() + numel);
+    }
+    std::vector<bf16> want(numel);
+    std::vector<float> sums(numel);
+    for (std::uint64_t i = 0; i < numel; ++i) {
+      std::vector<float> values(count);
+      for (std::uint64_t k = 0; k < count; ++k) values[k] = to_float(gradients[k * numel + i]);
+      sums[i] = values[0];
+      for (std::uint64_t k = 1; k < count; ++k) sums[i] += values[k];
+      want[i] = to_bf16(sums[i]);
+    }
+    EXPECT_EQ(want[3].bits, 0x8000);
+    EXPECT_EQ(want[numel - 1].bits, count == 1 ? 0x7F7F : 0x7F80);
+    for (const int threads : {1, 3}) {
+      set_parallel_threads(threads);
+      std::vector<bf16> got(numel), rounded(numel);
+      sum_gradients({gradients.data(), DType::bf16}, count, numel, got.data());
+      round_values(sums.data(), DType::bf16, numel, rounded.data());
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), numel * sizeof(bf16)), 0) << count;
+      EXPECT_EQ(std::memcmp(rounded.data(), want.data(), numel * sizeof(bf16)), 0) << count;
+    }
   }
   set_parallel_threads(0);
 }
