@@ -138,7 +138,12 @@ class Planner {
                                                                      {1, 2, 2, 1, 3, 1, 8, 4, 6, 8, 4}}};
     const auto p = static_cast<std::size_t>(pool);
     std::uint64_t bytes = least_[p] * static_cast<std::uint64_t>(kCopies[level][p]);
-    if (pool == Pool::piece && level > 0) bytes += largest_block_bytes_;
+    if (pool == Pool::piece && level > 0) {
+      // From other ranks one more, so that the link need not wait for the head's long backward.
+      const RankShape& shape = request_.ranks;
+      const bool gathers = shape.shard_size() > 1 && !shape.keeps_all_parameters();
+      bytes += (gathers && level > 1 ? 2 : 1) * largest_block_bytes_;
+    }
     const auto all = all_bytes_[p];
     return all == 0 ? bytes : std::max(least_[p], std::min(bytes, all));
   }

@@ -175,6 +175,25 @@ TEST(CompileRanks, SendsWhatTheClosedFormsSay) {
   }
 }
 
+// While one piece is used the next two may come from other ranks; the next alone where it comes from home.
+TEST(CompileRanks, WithRoomTwoBlocksAreGatheredAhead) {
+  for (const RankShape& shape : {RankShape{Stage::parameters, 2, 1}, RankShape{Stage::parameters, 4, 2},
+                                 RankShape{Stage::gradients, 2, 1}, RankShape{Stage::replicated, 2, 1}}) {
+    PlanRequest request = ranked_request(tiny_model(8, true), shape, 2, 8192);
+    request.parameters = kAllHost;
+    const auto piece_bytes = [&](int slack) {
+      request.slack = slack;
+      const Plan plan = make_plan(request);
+      EXPECT_TRUE(plan.fits);
+      return plan.pools[static_cast<std::size_t>(Pool::piece)];
+    };
+    const std::uint64_t block = request.model.units[1].padded_numel() * 2;
+    const std::uint64_t ahead = shape.stage == Stage::parameters ? 2 : 1;
+    EXPECT_EQ(piece_bytes(2), piece_bytes(0) + ahead * block) << words(shape);
+    EXPECT_EQ(piece_bytes(1), piece_bytes(0) + block) << words(shape);
+  }
+}
+
 TEST(CompileRanks, StoresWhatTheClosedFormsSay) {
   for (const RankShape& shape : mesh_shapes()) {
     PlanRequest request = ranked_request(even_model(), shape, 1, 8192);  // one contribution: sums of 2 bytes
