@@ -113,6 +113,36 @@ TEST_P(RanksTest, AStoreResumesAtAnyOtherNumberOfRanks) {
   }
 }
 
+// A number of contributions that all of these ranks divide, and one that three do not.
+TEST(Ranks, TrainedAtTwoGoesOnAtOneThreeAndFour) {
+  Workspace workspace;
+  for (const std::uint32_t contributions : {12u, 4u}) {
+    const auto small = [&](Config config, const Mesh& mesh, std::uint64_t steps) {
+      config.train.steps = steps;
+      config.train.micro_batch = 1;
+      config.train.micro_batches = contributions;
+      config.optimizer.schedule = "constant";
+      config.ranks.count = mesh.ranks;
+      config.ranks.stage = mesh.stage;
+      config.ranks.time_limit_s = 20;
+      return config;
+    };
+    const Record one = run(small(workspace.config(), {1, "3"}, 4));
+    for (const Mesh& next : {Mesh{1, "3"}, Mesh{3, "3"}, Mesh{4, "3"}, Mesh{3, "1"}}) {
+      const std::string what = name_of(next) + ", " + std::to_string(contributions) + " contributions";
+      const Config disk = workspace.config_on_disk();
+      run(small(disk, {2, "3"}, 2));
+      const Record rest = run(small(disk, next, 4), true);
+      EXPECT_EQ(rest.hash, one.hash) << what;
+      ASSERT_EQ(rest.losses.size(), 2u) << what;
+      for (std::size_t step = 0; step < 2; ++step) {
+        EXPECT_EQ(rest.losses[step], one.losses[2 + step]) << what;
+        EXPECT_EQ(rest.norms[step], one.norms[2 + step]) << what;
+      }
+    }
+  }
+}
+
 struct Order {
   const char* reduce;
   const char* hybrid_reduce;
