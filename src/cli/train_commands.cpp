@@ -21,7 +21,7 @@ int run_train(const ConfigArguments& arguments, TrainOptions options) {
   const Config config = arguments.load();
   spdlog::get("terrace")->set_level(spdlog::level::info);  // a run says on what it runs
   Progress progress(stdout, isatty(STDOUT_FILENO) != 0);
-  const StopSignal stop;
+  const StopSignal stop(config.ranks.per_process > 0);
   options.on_step = [&progress](const StepReport& report) { progress.step(report); };
   options.on_eval = [&progress](const EvalReport& report) { progress.eval(report); };
   options.should_stop = [&stop] { return stop.requested(); };

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "src/cli/stop_signal.h"
@@ -107,6 +108,14 @@ TEST(StopSignal, TheFirstSignalOnlyAsks) {
     raise(number);
     EXPECT_TRUE(stop.requested());
   }
+  EXPECT_EXIT(
+      {
+        const StopSignal stop(true);
+        raise(SIGTERM);
+        if (!stop.requested()) std::abort();
+        raise(SIGTERM);
+      },
+      testing::KilledBySignal(SIGTERM), "^$");
   EXPECT_EXIT(
       {
         const StopSignal stop;
