@@ -48,10 +48,10 @@ class Text {
   // Calls body(file, offset in it, bytes) with every piece of [begin, end), in order. A piece ends with a
   // whole character, but where its file or the range does not.
   template <typename Body>
-  void for_each_piece(std::uint64_t begin, std::uint64_t end, Body body) const {
+  void for_each_piece(std::uint64_t begin, std::uint64_t end, Body body) {
     std::vector<std::byte> buffer;
     std::uint64_t start = 0;
-    for (const auto& file : files_) {
+    for (auto& file : files_) {
       const std::uint64_t stop = start + file.size();
       const std::uint64_t to = std::min(end, stop);
       for (std::uint64_t from = std::max(begin, start); from < to;) {
@@ -67,22 +67,15 @@ class Text {
   }
 
   // The place just after the last newline of [lowest, limit); `limit` itself where there is none.
-  std::uint64_t line_start(std::uint64_t lowest, std::uint64_t limit) const {
+  std::uint64_t line_start(std::uint64_t lowest, std::uint64_t limit) {
     std::uint64_t found = limit;
     std::uint64_t position = lowest;
-    for_each_piece(lowest, limit, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
+    for_each_piece(lowest, limit, [&](RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
       const auto last = std::find(piece.rbegin(), piece.rend(), std::byte{'\n'});
       position += piece.size();
       if (last != piece.rend()) found = position - static_cast<std::uint64_t>(last - piece.rbegin());
     });
     return found;
-  }
-
-  // Throws corrupt for a file that has been written to (or linked, or renamed) since it was opened.
-  void require_unchanged() {
-    for (auto& file : files_) {
-      if (file.changed()) fail(ErrorCode::corrupt, "{}: changed while it was being read", file.path());
-    }
   }
 
  private:
@@ -93,10 +86,10 @@ class Text {
 };
 
 // Every code point of the text, ascending. Throws invalid_argument for what is not UTF-8.
-std::vector<char32_t> alphabet_of(const Text& text) {
+std::vector<char32_t> alphabet_of(Text& text) {
   std::vector<bool> seen(kCodePoints);
   text.for_each_piece(
-      0, text.size(), [&](const RegularFile& file, std::uint64_t begin, std::span<const std::byte> piece) {
+      0, text.size(), [&](RegularFile& file, std::uint64_t begin, std::span<const std::byte> piece) {
         for (std::size_t at = 0; at < piece.size();) {
           const auto point = first_code_point(piece.subspan(at));
           if (!point) {
@@ -116,11 +109,10 @@ std::vector<char32_t> alphabet_of(const Text& text) {
   return alphabet;
 }
 
-std::uint64_t tokens_in(const Text& text, std::uint64_t begin, std::uint64_t end,
-                        const Tokenizer& tokenizer) {
+std::uint64_t tokens_in(Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer& tokenizer) {
   if (tokenizer.is_bytes()) return end - begin;
   std::uint64_t count = 0;
-  text.for_each_piece(begin, end, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
+  text.for_each_piece(begin, end, [&](RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
     count += piece.size() - static_cast<std::uint64_t>(std::ranges::count_if(piece, continues_character));
   });
   return count;
@@ -130,8 +122,9 @@ std::uint64_t tokens_in(const Text& text, std::uint64_t begin, std::uint64_t end
 void append(Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer& tokenizer,
             TokenFileWriter& writer) {
   std::vector<std::uint32_t> tokens;
-  text.for_each_piece(begin, end, [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
-    text.require_unchanged();  // since its characters were counted
+  text.for_each_piece(begin, end, [&](RegularFile& file, std::uint64_t, std::span<const std::byte> piece) {
+    // Since its characters were counted: written to, linked or renamed.
+    if (file.changed()) fail(ErrorCode::corrupt, "{}: changed while it was being read", file.path());
     tokens.clear();
     for (std::size_t at = 0; at < piece.size();) {
       if (tokenizer.is_bytes()) {
@@ -148,15 +141,13 @@ void append(Text& text, std::uint64_t begin, std::uint64_t end, const Tokenizer&
 }
 
 // After a newline of [limit - slack, limit), else at the start of the character that `limit` is in.
-std::uint64_t split_at(const Text& text, std::uint64_t limit, std::uint64_t slack,
-                       const Tokenizer& tokenizer) {
+std::uint64_t split_at(Text& text, std::uint64_t limit, std::uint64_t slack, const Tokenizer& tokenizer) {
   std::uint64_t split = text.line_start(limit - std::min(limit, slack), limit);
   const auto inside = [&](std::uint64_t place) {
     bool continues = false;
-    text.for_each_piece(place, place + 1,
-                        [&](const RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
-                          continues = continues_character(piece[0]);
-                        });
+    text.for_each_piece(place, place + 1, [&](RegularFile&, std::uint64_t, std::span<const std::byte> piece) {
+      continues = continues_character(piece[0]);
+    });
     return continues;
   };
   while (!tokenizer.is_bytes() && split > 0 && inside(split)) --split;
