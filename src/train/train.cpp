@@ -319,7 +319,6 @@ TrainResult train_as_process(Config config, TrainOptions options, SessionOptions
 TrainResult train(const Config& config, const TrainOptions& options) {
   SessionOptions session;
   session.resume = options.resume;
-  session.on_stuck = options.on_stuck;
   const bool launched = launched_by_mpi();
   if (launched && config.ranks.per_process == 1) return train_as_process(config, options, session);
   if (launched) {
@@ -336,7 +335,9 @@ TrainResult train(const Config& config, const TrainOptions& options) {
 }
 
 TrainResult train(const Config& config, const TrainOptions& options, const SessionOptions& session) {
-  return Training(config, options, session).run();
+  SessionOptions given = session;
+  given.on_stuck = options.on_stuck;
+  return Training(config, options, given).run();
 }
 
 }  // namespace terrace

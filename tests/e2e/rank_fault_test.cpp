@@ -370,7 +370,6 @@ TEST(RankStuck, ARankThatNeverComesBackIsGivenUp) {
             std::_Exit(7);
           };
           SessionOptions session;
-          session.on_stuck = options.on_stuck;
           session.before_operation = [&](std::uint32_t rank, const Op& op) {
             while (rank == 1 && op.kind == kind) std::this_thread::sleep_for(std::chrono::hours(1));
           };
