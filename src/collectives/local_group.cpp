@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/fail.h"
+#include "src/collectives/rank_words.h"
 
 namespace terrace {
 
@@ -216,7 +217,7 @@ std::string LocalGroup::missing_ranks(const Lock&) const {
   for (int r = 0; r < size(); ++r) {
     if (calls_[index(r)] == nullptr) missing.push_back(world_ranks_[index(r)]);
   }
-  return fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, " and "));
+  return rank_words(missing);
 }
 
 std::string LocalGroup::place(const Lock&, const CollectiveCall& call) const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/base/fail.h"
+#include "src/collectives/rank_words.h"
 
 namespace terrace {
 namespace {
@@ -188,7 +189,7 @@ std::string Referee::missing_ranks(const Group& group) const {
     if (!group.calls[at(r)]) missing.push_back(group.world_ranks[at(r)]);
   }
   if (missing.empty()) return {};
-  return fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, " and "));
+  return rank_words(missing);
 }
 
 std::string Referee::place(const Group& group, const CollectiveCall& call) const {

@@ -9,6 +9,7 @@
 
 #include "src/base/fail.h"
 #include "src/base/hash.h"
+#include "src/collectives/rank_words.h"
 
 namespace terrace {
 namespace {
@@ -16,11 +17,6 @@ namespace {
 using Ranks = std::vector<std::uint32_t>;
 
 constexpr std::size_t kMostTold = 4;
-
-// "rank 3", or "ranks 1 and 3".
-std::string ranks_text(const Ranks& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, " and "));
-}
 
 // "2 on rank 0, 4 on ranks 1 and 2": values in the order of the first rank that has each.
 std::string values_text(const std::vector<Settings>& all, const std::string& name) {
@@ -35,7 +31,7 @@ std::string values_text(const std::vector<Settings>& all, const std::string& nam
   if (values.size() < 2) return "";
   std::string text;
   for (const auto& [value, ranks] : values) {
-    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", value, ranks_text(ranks));
+    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", value, rank_words(ranks));
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "src/base/fail.h"
 #include "src/base/log.h"
+#include "src/collectives/rank_words.h"
 
 namespace terrace {
 namespace {
@@ -122,7 +123,7 @@ std::string RankThreads::running_ranks() const {
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (!ended_[rank]) running.push_back(rank);
   }
-  return fmt::format("{} {}", running.size() == 1 ? "rank" : "ranks", fmt::join(running, " and "));
+  return rank_words(running);
 }
 
 void RankThreads::loop(std::uint32_t rank) {
