@@ -5,27 +5,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "tests/e2e/rank_cuts.h"
 #include "tests/e2e/tiny_run.h"
 
 namespace terrace::e2e {
 namespace {
-
-struct Cut {
-  std::uint32_t contributions;
-  const char* compute;
-  double clip_norm;
-};
-
-std::ostream& operator<<(std::ostream& out, const Cut& cut) {
-  return out << cut.contributions << " contributions, " << cut.compute
-             << (cut.clip_norm > 0 ? "" : ", no clipping");
-}
-
-struct Mesh {
-  std::uint32_t ranks;
-  const char* stage;
-  std::uint32_t replicas = 0;
-};
 
 constexpr Mesh kMeshes[] = {{2, "0"},
                             {3, "0"},

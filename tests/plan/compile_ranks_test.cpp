@@ -102,19 +102,7 @@ TEST(CompileRanks, DroppedWaitsAreAllRefused) {
       for (const UpdateTime updates : kUpdateTimes) {
         const PlanRequest request = small_request(shape, contributions, updates);
         SCOPED_TRACE(words(shape) + ", C " + std::to_string(contributions));
-        std::size_t dropped = 0;
-        for (const Plan& plan : make_plans(request)) {
-          const CheckInput input = check_input(request.model, plan, contributions);
-          for (const StepProgram& program : plan.programs) {
-            for_each_dropped_wait(program, [&](const StepProgram& broken, WaitOf wait) {
-              ++dropped;
-              EXPECT_FALSE(check_program(broken, input).empty())
-                  << "rank " << plan.rank << ", " << name_of(program.kind) << ": "
-                  << describe_op(program, wait.op) << " without " << describe_op(program, wait.wait);
-            });
-          }
-        }
-        EXPECT_GT(dropped, 100u);
+        expect_dropped_waits_refused(request, make_plans(request));
       }
     }
   }

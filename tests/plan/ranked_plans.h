@@ -110,4 +110,21 @@ inline void expect_legal(const PlanRequest& request, const std::vector<Plan>& pl
   }
 }
 
+// Every program of every rank, without any one of its waits, is illegal.
+inline void expect_dropped_waits_refused(const PlanRequest& request, const std::vector<Plan>& plans) {
+  std::size_t dropped = 0;
+  for (const Plan& plan : plans) {
+    const CheckInput input = check_input(request.model, plan, request.contributions);
+    for (const StepProgram& program : plan.programs) {
+      for_each_dropped_wait(program, [&](const StepProgram& broken, WaitOf wait) {
+        ++dropped;
+        EXPECT_FALSE(check_program(broken, input).empty())
+            << "rank " << plan.rank << ", " << name_of(program.kind) << ": " << describe_op(program, wait.op)
+            << " without " << describe_op(program, wait.wait);
+      });
+    }
+  }
+  EXPECT_GT(dropped, 100u);
+}
+
 }  // namespace terrace::testing_models
